@@ -3,6 +3,7 @@
 # room of its parent.
 set(MNEME_ROOMS
   src/base                  # errors and checks, thread pool, random numbers, mapped files
+  src/parallel              # ranks of one model: collectives, how ranks find each other
   src/tensor                # element types, views, buffers
   src/text/unicode          # UTF-8, case tables
   src/formats/bytes         # bounds-checked readers and writers of binary data

@@ -13,6 +13,7 @@
 #include "src/base/size32.h"
 #include "src/base/underlying.h"
 #include "src/engine/kv_plan.h"
+#include "src/kv/kv_run.h"
 
 namespace mneme {
 namespace {
@@ -46,6 +47,15 @@ std::array<double, kOps.size()> times_of(const OpTimer& timer) {
   return times;
 }
 
+void fill_eight_bit(std::byte* token, std::int32_t n, const KvShape& shape, Rng rng) {
+  std::vector<float> pair(2 * std::int64_t{shape.head_dim});
+  const AttentionShape to{.head_dim = shape.head_dim, .kv_dtype = shape.dtype};
+  for (std::int32_t t = 0; t < n; ++t, token += shape.token_bytes()) {
+    for (float& x : pair) x = static_cast<float>(rng.normal());
+    store_kv(pair.data(), pair.data() + shape.head_dim, to, token);
+  }
+}
+
 }  // namespace
 
 void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, ThreadPool& pool) {
@@ -58,6 +68,11 @@ void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, 
       const std::int32_t head = count32(item / pages);
       const std::int32_t first = count32(item % pages) * kPageTokens;
       const std::int32_t n = std::min(kPageTokens, length - first);
+      if (is_eight_bit(shape.dtype)) {
+        fill_eight_bit(cache.token(head / shape.n_kv_heads, head % shape.n_kv_heads, first), n, shape,
+                       Rng(seed, std::uint64_t{1 << 20} * item));
+        continue;
+      }
       auto* out =
           reinterpret_cast<std::uint16_t*>(cache.token(head / shape.n_kv_heads, head % shape.n_kv_heads, first));
       Rng rng(seed, std::uint64_t{1 << 20} * item);

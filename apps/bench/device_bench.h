@@ -46,8 +46,9 @@ struct DeviceBenchSetup {
   bool random = true;
   WeightMix mix;
   BenchOptions options;
-  std::int64_t deepest = 0;  // largest depth of the cases, in tokens per sequence
-  std::int32_t most = 1;     // largest batch of the cases
+  std::int32_t gpu_layers = -1;  // whose weights lie on the device; less than 0: all
+  std::int64_t deepest = 0;      // largest depth of the cases, in tokens per sequence
+  std::int32_t most = 1;         // largest batch of the cases
 };
 
 struct DeviceBenches {

@@ -25,6 +25,7 @@ constexpr std::uint64_t kSeed = 20240607;
 constexpr int kReadPasses = 8, kGemmPasses = 5;
 constexpr std::int64_t kGemmWidth = 8192;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
+constexpr std::size_t kLinkBytes = std::size_t{256} << 20;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -62,6 +63,7 @@ struct CudaBench::Impl {
   BenchSequences make_sequences(const BenchCase& c);
   void count_method(BenchResult& result, const MethodReads& read, const BenchCase& c) const;
   double read_bandwidth();
+  double link_bandwidth();
   double gemm_rate();
   double timed_step(BenchSequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
   static void drop_as_prompts_end(const Plan& plan, SequenceCache& cache);
@@ -79,8 +81,11 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   b.kv = b.model->kv_shape(options.kv_dtype);
   use_device(0);
   Stream stream = Stream::make();
-  CudaWeights weights =
-      setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream) : CudaWeights::load(*b.model, stream);
+  const std::int64_t n_layers = b.model->config().n_layers;
+  const WeightPlacement places =
+      first_layers(setup.gpu_layers < 0 ? n_layers : std::min<std::int64_t>(setup.gpu_layers, n_layers));
+  CudaWeights weights = setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream, places)
+                                     : CudaWeights::load(*b.model, stream, places);
   b.forward =
       std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream),
                                     CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
@@ -127,7 +132,6 @@ DType CudaBench::weights() const {
 
 BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
-  if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   const auto recall_by = static_cast<RecallBy>(recall);  // in that order
@@ -159,6 +163,21 @@ double CudaBench::Impl::read_bandwidth() {
     end.record(forward->stream());
     end.synchronize();
     best = std::max(best, static_cast<double>(kReadBytes) / end.seconds_since(begin));
+  }
+  return best;
+}
+
+// Bytes a second over the link, as kernels read weights in host memory.
+double CudaBench::Impl::link_bandwidth() {
+  const PinnedBuffer from(kLinkBytes);
+  const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
+  double best = 0;
+  for (int i = 0; i < kReadPasses; ++i) {
+    begin.record(forward->stream());
+    read_all_cuda(from.data(), kLinkBytes, nullptr, {.stream = forward->stream().get()});
+    end.record(forward->stream());
+    end.synchronize();
+    best = std::max(best, static_cast<double>(kLinkBytes) / end.seconds_since(begin));
   }
   return best;
 }
@@ -198,6 +217,8 @@ double CudaBench::Impl::timed_step(BenchSequences& s, std::int32_t n, bool logit
 void CudaBench::Impl::finish(BenchResult& result, const BenchSequences& s, double median) {
   result.bandwidth = std::max(result.bandwidth, read_bandwidth());
   result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.gemm_rate);
+  if (const auto host = static_cast<double>(forward->weights().step_host_bytes()); host > 0)
+    result.floor_seconds += host / link_bandwidth() - host / result.bandwidth;
   result.share = result.floor_seconds / median;
   result.memory.kv = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
   result.memory.activation = static_cast<std::int64_t>(forward->activation_bytes());

@@ -88,14 +88,6 @@ double floor_seconds(const StepCost& cost, double bytes_per_second, double opera
   return operations_per_second > 0 ? std::max(moving, cost.operations / operations_per_second) : moving;
 }
 
-std::int64_t activation_estimate(const ModelConfig& c, std::int64_t rows, std::int64_t sequences) {
-  const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  // f32: the residual and its norm; q, k, v and what was attended; gate, up and their product.
-  const std::int64_t feed_forward = c.experts.n > 0 ? c.experts.n + 2 * c.hidden + 3 * c.experts.ffn : 3 * c.ffn;
-  const std::int64_t row = 2 * c.hidden + 2 * q + 2 * kv + feed_forward;
-  return 4 * (rows * row + sequences * (c.vocab + c.hidden));
-}
-
 std::int64_t parameter_count(const ModelConfig& c) {
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   std::int64_t n = layer_weights(c, c.experts.n) + (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden +

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "src/model/model.h"
+#include "src/model/weight_placement.h"
 
 namespace mneme {
 
@@ -37,9 +38,6 @@ StepCost dense_cost(const ModelConfig& config, const WeightBytes& weights, const
 
 // Lower bound in seconds. rate 0: operations are ignored.
 double floor_seconds(const StepCost& cost, double bytes_per_second, double operations_per_second);
-
-// Upper bound of the activation bytes of Forward for steps of this many rows and logits, within a third.
-std::int64_t activation_estimate(const ModelConfig& config, std::int64_t rows, std::int64_t sequences);
 
 // Parameters of a shape: matrices, norms and biases.
 std::int64_t parameter_count(const ModelConfig& config);

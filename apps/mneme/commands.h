@@ -20,6 +20,7 @@ void add_bench_ablate(CLI::App& bench, int& code);
 void add_bench_select(CLI::App& bench, int& code);
 void add_bench_gemm(CLI::App& bench, int& code);
 void add_bench_gather(CLI::App& bench, int& code);
+void add_plan(CLI::App& app, int& code);
 void add_doctor(CLI::App& app, int& code);
 
 }  // namespace mneme::cli

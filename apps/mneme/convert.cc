@@ -69,17 +69,17 @@ int convert(ConvertOptions options) {
 
 void add_convert(CLI::App& app, int& code) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command = app.add_subcommand("convert", "Write a model as a GGUF file, its matrices in another type");
-  command->add_option("from", options->from, "The folder of a Hugging Face model, or a GGUF file")->required();
+  CLI::App* command = app.add_subcommand("convert", "Convert a model to a GGUF file, with weights of another type");
+  command->add_option("from", options->from, "Hugging Face folder or GGUF file")->required();
   command->add_option("to", options->to, "The GGUF file to write")->required();
   command
-      ->add_option(
-          "--type", options->type_name,
-          "Type of the matrices: q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4, bf16, "
-          "f16 or f32; norms and biases stay f32")
+      ->add_option("--type", options->type_name,
+                   "Type of the weight matrices: q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "
+                   "mxfp4, bf16, "
+                   "f16 or f32; norms and biases stay f32")
       ->type_name("TYPE")
       ->capture_default_str();
-  command->add_flag("--force", options->force, "Replace the file to write where it exists");
+  command->add_flag("--force", options->force, "Overwrite an existing file");
   command->callback([options, &code] { code = convert(*options); });
 }
 

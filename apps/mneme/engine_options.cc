@@ -5,7 +5,7 @@
 namespace mneme::cli {
 
 void add_device_option(CLI::App& c, EngineOptions& e) {
-  add_named(c, "--device", e.device, parse_device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+  add_named(c, "--device", e.device, parse_device, "cpu, or cuda: the first NVIDIA GPU")
       ->type_name("NAME")
       ->check(one_of({"cpu", "cuda"}))
       ->group(kEngineGroup);
@@ -13,26 +13,32 @@ void add_device_option(CLI::App& c, EngineOptions& e) {
 
 void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {
   const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
-  add(add_named(c, "--kv-store", e.kv_store, parse_kv_residency,
-                "With --device cuda, where keys and values lie: device, host, or auto (host for methods that "
-                "select, and for "
-                "contexts that the device has no room for)")
+  add(add_named(
+          c, "--kv-store", e.kv_store, parse_kv_residency,
+          "With --device cuda, where keys and values lie: device, host, or auto (the device where it has room for "
+          "them and for the method's index, else the host)")
           ->type_name("WHERE")
           ->check(one_of({"auto", "device", "host"})));
-  add(add_named(c, "--kv-cache-dtype", e.kv_cache_dtype, parse_kv_dtype, "How keys and values are stored: bf16 or f16")
+  add(c.add_option_function<std::string>(
+           "--gpu-layers", [&e](const std::string& text) { e.gpu_layers = parse_gpu_layers(text); },
+           "With --device cuda, layers whose weights lie on the device, or auto: as many as fit; the others' lie in "
+           "host memory")
+          ->default_str("auto")
+          ->type_name("N"));
+  add(add_named(c, "--kv-cache-dtype", e.kv_cache_dtype, parse_kv_dtype,
+                "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")
-          ->check(one_of({"bf16", "f16"})));
-  add(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
-          ->check(whole_number(1, 1024)));
-  add(c.add_flag("--no-pin", no_pin, "Let threads move between CPUs: better where other programs compute too"));
+          ->check(one_of({"bf16", "f16", "int8", "fp8"})));
+  add(c.add_option("-t,--threads", e.threads, "Compute threads (default: one per CPU)")->check(whole_number(1, 1024)));
+  add(c.add_flag("--no-pin", no_pin, "Do not pin threads to CPUs; better beside other programs that compute"));
   add(add_named(c, "--numa", e.numa, parse_numa_policy,
-                "With several memory nodes: none, distribute (over all), isolate (to one)")
+                "NUMA policy: none, distribute (over all nodes), isolate (on one)")
           ->type_name("POLICY")
           ->check(one_of({"none", "distribute", "isolate"})));
 }
 
 void add_deterministic_option(CLI::App& c, EngineOptions& e) {
-  c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower")
+  c.add_flag("--deterministic", e.deterministic, "Batch-invariant rounding by fixed tiles; a little slower")
       ->group(kEngineGroup);
 }
 

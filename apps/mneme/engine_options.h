@@ -11,7 +11,7 @@ inline constexpr const char* kEngineGroup = "Memory and speed";
 
 // --device
 void add_device_option(CLI::App& command, EngineOptions& options);
-// --kv-store, --kv-cache-dtype, --threads, --no-pin, --numa.
+// --kv-store, --gpu-layers, --kv-cache-dtype, --threads, --no-pin, --numa.
 void add_machine_options(CLI::App& command, EngineOptions& options, bool& no_pin);
 // --deterministic
 void add_deterministic_option(CLI::App& command, EngineOptions& options);

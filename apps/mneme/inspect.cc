@@ -209,10 +209,11 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect(CLI::App& app, int& code) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = app.add_subcommand("inspect", "What is in a checkpoint: model, tokenizer, tensors, metadata");
-  command->add_option("file", options->model.path, "A GGUF file, or the folder of a Hugging Face model");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show what a checkpoint holds: model, tokenizer, tensors, metadata");
+  command->add_option("file", options->model.path, "GGUF file or Hugging Face folder");
   add_hf_option(*command, options->model);
-  command->add_flag("--json", options->json, "One JSON object instead of text");
+  command->add_flag("--json", options->json, "Print one JSON object instead of text");
   command->add_flag("--tensors", options->tensors, "List every tensor: name, type, shape, bytes");
   command->callback([options, &code] { code = inspect(*options); });
 }

@@ -27,21 +27,22 @@ constexpr const char* kGroup = "Keys and values";
 void add_all_but_method(CLI::App& c, KvOptions& o) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const auto add = [](CLI::Option* option) { option->group(kGroup); };
-  add(c.add_option("--kv-budget", o.budget, "Tokens that a step attends, sinks and window included (the method's own)")
+  add(c.add_option("--kv-budget", o.budget,
+                   "Tokens that a step attends, sink and window included (default: the method's)")
           ->type_name("TOKENS")
           ->check(whole_number(1, kMost)));
-  add(c.add_option("--kv-sink", o.sink, "First tokens, always attended (the method's own)")
+  add(c.add_option("--kv-sink", o.sink, "Sink: first tokens, always attended (default: the method's)")
           ->type_name("TOKENS")
           ->check(whole_number(0, kMost)));
-  add(c.add_option("--kv-recent", o.recent, "Last tokens, always attended (the method's own)")
+  add(c.add_option("--kv-recent", o.recent, "Local window: last tokens, always attended (default: the method's)")
           ->type_name("TOKENS")
           ->check(whole_number(0, kMost)));
   add(c.add_option_function<std::string>(
            "--dense-layers", [&o](const std::string& text) { o.dense_layers = parse_dense_layers(text); },
-           "Layers that attend everything: 0,1 or none (the method's own)")
+           "Layers with full attention, as 0,1; or none (default: the method's)")
           ->type_name("L,L,...")
           ->check(not_empty()));
-  add(c.add_option("--kv", o.overrides, "Overrides blocks of the method: index=one_bit,unit=token")
+  add(c.add_option("--kv", o.overrides, "Override blocks of the method, as index=one_bit,unit=token")
           ->type_name("K=V,...")
           ->check(not_empty()));
 }

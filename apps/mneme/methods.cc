@@ -9,8 +9,7 @@
 namespace mneme::cli {
 
 void add_methods(CLI::App& app, int& code) {
-  CLI::App* command =
-      app.add_subcommand("methods", "Lists the KV methods, their settings, and what combines (Markdown)");
+  CLI::App* command = app.add_subcommand("methods", "List KV methods, their settings, and what combines (Markdown)");
   command->callback([&code] {
     fmt::print("{}", methods_markdown());
     code = 0;

@@ -62,6 +62,16 @@ CLI::Validator one_of(std::vector<std::string> words) {
   });
 }
 
+CLI::Validator identifier() {
+  return quiet([](std::string& text) {
+    const auto letter = [](char c) { return to_lower(c) >= 'a' && to_lower(c) <= 'z'; };
+    const bool right = !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), [&](char c) {
+      return letter(c) || c == '_' || (c >= '0' && c <= '9');
+    });
+    return right ? "" : fmt::format("expected letters, digits and '_' that begin with a letter, found \"{}\"", text);
+  });
+}
+
 CLI::Validator not_empty() {
   return quiet([](std::string& text) { return text.empty() ? std::string("expected a text, found none") : ""; });
 }

@@ -19,6 +19,8 @@ CLI::Validator number(double low, double high);
 CLI::Validator one_of(std::vector<std::string> words);
 // Accepts any text that is not empty.
 CLI::Validator not_empty();
+// Accepts letters, digits and '_' that begin with a letter.
+CLI::Validator identifier();
 
 // An option of a named type: `parse` reads it, name_of() prints its default. Errors  what `parse` throws.
 template <typename E>

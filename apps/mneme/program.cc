@@ -60,6 +60,7 @@ int mneme::cli::run_program(int argc, char** argv) {
   mneme::cli::add_tokenize(app, code);
   mneme::cli::add_convert(app, code);
   mneme::cli::add_bench(app, code);
+  mneme::cli::add_plan(app, code);
   mneme::cli::add_doctor(app, code);
   mneme::cli::name_environment(app);
   try {

@@ -5,7 +5,10 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "apps/mneme/commands.h"
 #include "apps/mneme/engine_options.h"
@@ -25,7 +28,8 @@ struct ServeCommand {
   server::ServerOptions server;
   ModelSource model;
   std::optional<std::string> api_key;
-  std::string slot_path, chat_template, key_file, disk_path;
+  std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
+  std::vector<std::string> presets;
   double kv_gib = 0, disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
@@ -34,6 +38,27 @@ void say(const std::string& line) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   fmt::print(stderr, "{}\n", line);
+}
+
+void expect_names_that_differ(const std::vector<server::Preset>& presets) {
+  std::set<std::string> names;
+  for (const server::Preset& preset : presets)
+    if (!names.insert(preset.name).second) fail(ErrorKind::kOption, "--preset: \"{}\" is there twice", preset.name);
+}
+
+std::optional<server::KvEventOptions> kv_events_of(const ServeCommand& command) {
+  if (command.kv_events.empty()) {
+    if (!command.kv_events_replay.empty() || !command.kv_events_topic.empty())
+      fail(ErrorKind::kOption, "--kv-events-replay, --kv-events-topic: only with --kv-events");
+    return std::nullopt;
+  }
+  if (!command.server.prefix_cache) fail(ErrorKind::kOption, "--kv-events: only with --enable-prefix-caching");
+  server::KvEventOptions events{.publish = server::kv_event_endpoint(command.kv_events, "--kv-events"),
+                                .replay = {},
+                                .topic = command.kv_events_topic};
+  if (!command.kv_events_replay.empty())
+    events.replay = server::kv_event_endpoint(command.kv_events_replay, "--kv-events-replay");
+  return events;
 }
 
 int serve(ServeCommand command) {
@@ -55,6 +80,9 @@ int serve(ServeCommand command) {
     o.disk = DiskOptions{.folder = command.disk_path,
                          .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
   }
+  for (const std::string& text : command.presets) o.presets.push_back(server::parse_preset(text, o.engine.kv));
+  expect_names_that_differ(o.presets);
+  o.kv_events = kv_events_of(command);
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
@@ -71,6 +99,9 @@ int serve(ServeCommand command) {
   say(fmt::format("{}: context of {} tokens, up to {} answers at once, {} MiB for keys and values, {} threads",
                   server.served_name(), grouped(engine.context), engine.max_sequences, grouped(server.kv_bytes() >> 20),
                   engine.threads));
+  if (const server::KvEventPublisher* events = server.kv_events(); events != nullptr)
+    say(fmt::format("KV-cache events at {}{}{}", events->endpoint(),
+                    events->replay_endpoint().empty() ? "" : ", replay at ", events->replay_endpoint()));
   server.stop_on_signals();
   if (open_to_all)
     say(fmt::format("warning: {} can be reached from other machines, and no --api-key is asked for", host));
@@ -89,38 +120,43 @@ int serve(ServeCommand command) {
 void add_network_options(CLI::App& c, ServeCommand& command) {
   server::ServerOptions& o = command.server;
   const auto add = [](CLI::Option* option) { option->group("Network"); };
-  add(c.add_option("--host", o.listen.host, "Address to listen on; 0.0.0.0 is every one of this machine")
+  add(c.add_option("--host", o.listen.host, "Address to listen on; 0.0.0.0: all")
           ->capture_default_str()
           ->check(not_empty()));
-  add(c.add_option("--port", o.listen.port, "0: any that is free")
+  add(c.add_option("--port", o.listen.port, "Port; 0: any free one")
           ->capture_default_str()
           ->check(whole_number(0, 65535)));
-  add(c.add_option("--api-key", command.api_key, "Answer only requests with the header Authorization: Bearer KEY")
+  add(c.add_option("--api-key", command.api_key, "Require the header Authorization: Bearer KEY")
           ->type_name("KEY")
           ->check(not_empty()));
-  add(c.add_option("--api-keys", command.key_file, "JSON with keys, each with its priority and its limits")
+  add(c.add_option("--api-keys", command.key_file, "JSON file of API keys with priority and limits")
           ->type_name("FILE")
           ->check(not_empty()));
-  add(c.add_option("--cors-origin", o.listen.cors_origins, "Web pages of this origin may call (default: none)")
+  add(c.add_option("--cors-origin", o.listen.cors_origins,
+                   "Allow cross-origin requests from this origin (default: none)")
           ->type_name("ORIGIN")
           ->check(not_empty()));
-  add(c.add_option("--allowed-host", o.listen.allowed_hosts,
-                   "A name beside localhost that clients may call a local server by")
+  add(c.add_option("--allowed-host", o.listen.allowed_hosts, "Accept this Host header beside localhost")
           ->type_name("NAME")
           ->check(not_empty()));
-  add(c.add_option("--max-connections", o.limits.max_connections, "Open at once; more are turned away")
+  add(c.add_option("--max-connections", o.limits.max_connections, "Open connections; more are refused")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
-  add(c.add_option("--max-body-bytes", o.limits.max_body_bytes, "Longest request")
+  add(c.add_option("--max-body-bytes", o.limits.max_body_bytes, "Largest request body")
           ->type_name("BYTES")
           ->capture_default_str()
           ->check(whole_number(1024, std::int64_t{1} << 40)));
-  add(c.add_option("--request-timeout", o.timeouts.request_seconds, "Longest time of an answer, waiting included")
+  add(c.add_option("--request-timeout", o.timeouts.request_seconds, "Longest duration of a request, queueing included")
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0.001, 1e8)));
+  add(c.add_option("--drain-seconds", o.timeouts.drain_seconds,
+                   "Requests are taken for so long after SIGTERM, while /health is 503")
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->check(number(0, 1e8)));
   add(c.add_option("--shutdown-timeout", o.timeouts.shutdown_seconds,
-                   "For answers that run when the server is told to stop")
+                   "Time for running answers after SIGTERM and --drain-seconds")
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0, 1e8)));
@@ -131,19 +167,19 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   EngineOptions& e = o.engine;
   const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
   add(c.add_option("-c,--max-model-len,--ctx-size", e.context,
-                   "Longest prompt and answer together (default: what the model was made for)")
+                   "Context length: prompt and answer (default: the model's)")
           ->type_name("TOKENS")
           ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
-  add(c.add_option("--parallel,--max-num-seqs", e.max_sequences, "Answers that are computed together")
+  add(c.add_option("--parallel,--max-num-seqs", e.max_sequences, "Sequences of one step")
           ->capture_default_str()
           ->check(whole_number(1, 4096)));
   add(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
-                   "Tokens of one step: larger reads faster, smaller lets answers flow beside prompts")
+                   "Tokens of one step; larger speeds up prefill, smaller keeps inter-token latency low beside it")
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
   add(c.add_option("--inter-token-ms", e.inter_token_ms,
-                   "Steps read fewer prompt tokens where answers would wait longer for their next token; 0: full steps")
+                   "Shrink prefill chunks to keep this inter-token latency; 0: full chunks")
           ->type_name("MS")
           ->capture_default_str()
           ->check(number(0, 60000)));
@@ -153,70 +189,96 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           "more run, and the least urgent waits where that was too short")
           ->type_name("HOW")
           ->check(one_of({"reserve", "forecast"})));
-  add(c.add_option("--max-queue", o.limits.max_queue, "Answers that wait; more are refused with 429")
+  add(c.add_option("--max-queue", o.limits.max_queue, "Waiting requests; more get 429")
           ->capture_default_str()
           ->check(whole_number(0, 1 << 20)));
-  add(c.add_option("--stream-interval-ms", command.stream_ms,
-                   "Least time between two pieces of a stream: tokens that come faster go out together; 0: each alone")
+  add(c.add_option(
+           "--stream-interval-ms", command.stream_ms,
+           "Shortest interval between chunks of a stream; tokens in between are sent together; 0: one token a chunk")
           ->type_name("MS")
           ->capture_default_str()
           ->check(number(0, 1000)));
-  add(c.add_option("--default-max-tokens", o.default_max_tokens, "Longest chat answer when the request names none")
+  add(c.add_option("--default-max-tokens", o.default_max_tokens, "max_tokens of chat requests that set none")
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
   add(c.add_option("--kv-offloading-size,--host-pool-gib", command.kv_gib,
-                   "Room for keys and values (default: all sequences at full length, or half of the memory)")
+                   "KV cache size (default: all sequences at full length, at most half of the memory)")
           ->type_name("GIB")
           ->check(number(0.0001, 1e6)));
   add_device_option(c, e);
   add_machine_options(c, e, command.no_pin);
   add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
-                 "Keep what is computed for requests that begin with the same text (default)"));
+                 "Prefix cache: reuse KV pages of equal prompt prefixes (default: on)"));
   add(c.add_option("--kv-disk", command.disk_path,
                    "Folder for keys and values of prompts that may come again: more of them than memory holds, also "
                    "after a restart")
           ->type_name("FOLDER")
           ->check(not_empty()));
-  add(c.add_option("--kv-disk-gib", command.disk_gib, "Room in it; what was used longest ago goes")
+  add(c.add_option("--kv-disk-gib", command.disk_gib, "Size of the KV disk cache; evicts the least recently used")
           ->type_name("GIB")
           ->capture_default_str()
           ->check(number(0.0001, 1e6)));
-  add(c.add_option("--slot-save-path", command.slot_path, "Folder that slots are saved to and restored from")
+  add(c.add_option("--slot-save-path", command.slot_path, "Folder for saved slots")
           ->type_name("FOLDER")
           ->check(not_empty()));
+}
+
+// What routers in front of several replicas read.
+void add_replica_options(CLI::App& c, ServeCommand& command) {
+  const auto add = [](CLI::Option* option) { option->group("Replicas behind a router"); };
+  add(c.add_option("--preset", command.presets,
+                   "NAME=JSON: serve a recipe as MODEL:NAME, as in fast={\"method\":\"freekv\",\"budget\":2048}")
+          ->type_name("PRESET")
+          ->take_all()
+          ->allow_extra_args(false)
+          ->check(not_empty()));
+  add(c.add_option("--kv-events", command.kv_events,
+                   "Publish prefix-cache events as vLLM's routers read them: a port of 127.0.0.1, or tcp://HOST:PORT")
+          ->type_name("PORT|ADDRESS")
+          ->check(not_empty()));
+  add(c.add_option("--kv-events-replay", command.kv_events_replay, "Where subscribers ask for missed events")
+          ->type_name("PORT|ADDRESS")
+          ->check(not_empty()));
+  add(c.add_option("--kv-events-topic", command.kv_events_topic, "Topic of these events (default: empty)")
+          ->type_name("TEXT"));
+  add(c.add_option("--metrics-prefix", command.server.metrics_prefix,
+                   "Prefix of metrics' names: vllm for what scrapes vLLM")
+          ->type_name("NAME")
+          ->capture_default_str()
+          ->check(identifier()));
 }
 
 }  // namespace
 
 void add_serve(CLI::App& app, int& code) {
   auto command = std::make_shared<ServeCommand>();
-  CLI::App* c = app.add_subcommand("serve", "Answer over HTTP, as OpenAI's API does");
-  c->add_option("-m,--model", command->model.path, "A .gguf file, or the folder of a Hugging Face model")
+  CLI::App* c = app.add_subcommand("serve", "Serve OpenAI's API over HTTP");
+  c->add_option("-m,--model", command->model.path, "GGUF file or Hugging Face folder")
       ->type_name("PATH")
       ->group("Model");
   add_hf_option(*c, command->model)->group("Model");
   c->add_option("-a,--served-model-name,--alias", command->server.served_name,
-                "What requests call it (default: the file's name)")
+                "Model name in requests (default: the file's name)")
       ->type_name("NAME")
       ->check(not_empty())
       ->group("Model");
-  c->add_option("--chat-template", command->chat_template,
-                "Frame turns by this chat template (Jinja) instead of the model's")
+  c->add_option("--chat-template", command->chat_template, "Use this Jinja chat template instead of the model's")
       ->type_name("FILE|TEXT")
       ->check(not_empty())
       ->group("Model");
   add_network_options(*c, *command);
   add_scheduling_options(*c, *command);
+  add_replica_options(*c, *command);
   add_kv_options(*c, command->server.engine.kv);
   c->add_option("--audit", command->server.engine.audit_every,
-                "Every n-th step of an answer also computes the true attention, for its statistics; 0: never")
+                "Compute true attention too at every n-th step, for statistics; 0: never")
       ->type_name("STEPS")
       ->capture_default_str()
       ->check(whole_number(0, 1 << 30))
       ->group("Keys and values");
-  c->add_flag("--quiet", command->quiet, "No line for each request")->group("Output");
+  c->add_flag("--quiet", command->quiet, "Do not log requests")->group("Output");
   c->footer(
       "Answers are drawn at temperature 1 unless a request sets another, as OpenAI's are; mneme run is greedy.\n"
       "Listens on this machine only unless --host says otherwise. SIGTERM and Ctrl-C let running answers end first.\n"

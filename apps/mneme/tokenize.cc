@@ -104,20 +104,16 @@ void tokenize(const TokenizeOptions& options) {
 
 void add_tokenize(CLI::App& app, int& code) {
   auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* command = app.add_subcommand("tokenize", "Text from standard input as tokens, or tokens as text");
+  CLI::App* command = app.add_subcommand("tokenize", "Tokenize text from standard input, or decode tokens");
   command
-      ->add_option(
-          "-m,--model", options->model,
-          "A GGUF file (one with a vocabulary only will do), the folder of a Hugging Face model, or a tokenizer.json")
+      ->add_option("-m,--model", options->model,
+                   "GGUF file (a vocabulary suffices), Hugging Face folder, or tokenizer.json")
       ->required();
-  CLI::Option* ids = command->add_flag("--ids", options->ids, "Ids on one line instead of a table");
-  CLI::Option* no_bos = command->add_flag("--no-bos", options->no_bos,
-                                          "Leave out the beginning-of-sequence token that the model may want");
+  CLI::Option* ids = command->add_flag("--ids", options->ids, "Print ids on one line instead of a table");
+  CLI::Option* no_bos = command->add_flag("--no-bos", options->no_bos, "Do not add the beginning-of-sequence token");
   command->add_flag("--special", options->special,
-                    "Special tokens written in the text (\"<|end|>\") are those tokens; with --decode, show them");
-  command->add_flag("--decode", options->decode, "Read ids, write the text that they stand for")
-      ->excludes(ids)
-      ->excludes(no_bos);
+                    "Parse special tokens that the text spells out (\"<|end|>\"); with --decode, print them");
+  command->add_flag("--decode", options->decode, "Decode ids to text")->excludes(ids)->excludes(no_bos);
   name_environment(*command);
   command->callback([options, &code] {
     tokenize(*options);

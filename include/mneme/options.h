@@ -95,13 +95,14 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 
 // Where the KV cache lies with Device::kCuda.
 enum class KvResidency : std::uint8_t {
-  kAuto,    // kHost for a method that selects and for a context that the device has no room for, else kDevice
+  kAuto,    // kDevice where the device has room for it and for the method's index, else kHost
   kDevice,  // in device memory
   kHost,    // in page-locked host memory; methods fetch what they select over the link
 };
 
-// How keys and values are stored. kF16 has three more bits of precision and a smaller range.
-enum class KvDtype : std::uint8_t { kBf16, kF16 };
+// How keys and values are stored. kF16 has three more bits of precision and a smaller range. kInt8 and kFp8 (e4m3) take
+// half the memory: 8 bits and a scale for each key and value of a head.
+enum class KvDtype : std::uint8_t { kBf16, kF16, kInt8, kFp8 };
 
 // Where threads and memory go on a machine with several memory nodes (NUMA). Holds for the whole process.
 enum class NumaPolicy : std::uint8_t {
@@ -117,8 +118,8 @@ enum class KvAdmission : std::uint8_t {
               // out all the same, the least urgent gives pages back, waits, and computes them again
 };
 
-// Names, as options, requests and reports spell them: "cpu", "cuda"; "auto", "device", "host"; "bf16", "f16"; "none",
-// "distribute", "isolate".
+// Names, as options, requests and reports spell them: "cpu", "cuda"; "auto", "device", "host"; "bf16", "f16", "int8", "fp8";
+// "none", "distribute", "isolate".
 std::string_view name_of(Device device);
 std::string_view name_of(KvResidency residency);
 std::string_view name_of(KvDtype dtype);
@@ -131,10 +132,20 @@ Device parse_device(std::string_view name);
 KvResidency parse_kv_residency(std::string_view name);
 KvDtype parse_kv_dtype(std::string_view name);
 NumaPolicy parse_numa_policy(std::string_view name);
+// "auto", or a number of layers.
+//
+// Errors  kOption.
+int parse_gpu_layers(std::string_view text);
 KvAdmission parse_kv_admission(std::string_view name);
+
+// EngineOptions::gpu_layers: as many as fit the device.
+inline constexpr int kAutoGpuLayers = -1;
 
 struct EngineOptions {
   Device device = Device::kCpu;
+  // On a device, the first layers whose weights lie in its memory; those of the others lie in host memory, and every step
+  // reads them over the link.
+  int gpu_layers = kAutoGpuLayers;
   KvResidency kv_store = KvResidency::kAuto;
   KvDtype kv_cache_dtype = KvDtype::kBf16;
   // Longest sequence, tokens; 0: what the model was made for. Larger takes more memory for keys and values.

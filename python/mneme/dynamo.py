@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from dynamo.common.backend.engine import EngineConfig, LLMEngine, LlmRegistration
@@ -34,6 +34,7 @@ class Worker(LLMEngine):  # type: ignore[misc]
         self._llm: mneme.LLM | None = None
         self._snapshots: Any = None
         self._used = 0
+        self._stops: dict[str, asyncio.Event] = {}
         self._ends = threading.Event()
         self._publisher: threading.Thread | None = None
 
@@ -54,8 +55,12 @@ class Worker(LLMEngine):  # type: ignore[misc]
         parser.add_argument("--max-model-len", type=int, default=0)
         parser.add_argument("--max-num-seqs", type=int, default=16)
         parser.add_argument("--threads", type=int, default=0)
+        parser.add_argument("--kv-admission", default="reserve", help="reserve or forecast")
+        parser.add_argument("--inter-token-ms", type=float, default=0.0)
+        parser.add_argument("--kv-disk", help="a folder for keys and values, of this worker alone")
         a = parser.parse_args(argv)
-        options = {k: getattr(a, k) for k in ("device", "kv", "max_model_len", "max_num_seqs", "threads")}
+        names = "device kv max_model_len max_num_seqs threads kv_admission inter_token_ms kv_disk"
+        options = {k: getattr(a, k) for k in names.split()}
         config = WorkerConfig(
             namespace=a.namespace,
             component=a.component,
@@ -93,32 +98,41 @@ class Worker(LLMEngine):  # type: ignore[misc]
         assert self._llm is not None
         prompt = list(request["token_ids"])
         stream = self._llm.astream(prompt, _params(request, self._llm, len(prompt)), kv=_recipe(request))
-        n = 0
+        stops = self._stops[context.id()] = asyncio.Event()
+        n, reason, cached = 0, None, None
         try:
-            async for chunk in stream:
+            # While a prompt is read no piece comes at which to look whether anybody still waits.
+            chunk = await _unless(stops, stream)
+            while chunk is not None and reason is None:
                 n += len(chunk.token_ids)
-                reason = chunk.finish_reason
-                if reason is None and context.is_stopped():
-                    reason = "cancelled"
-                if chunk.token_ids and reason is None:
-                    yield {"token_ids": list(chunk.token_ids), "index": 0}
-                if reason is not None:
-                    usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": n}
-                    usage["total_tokens"] = len(prompt) + n
-                    if chunk.output is not None:
-                        usage["prompt_tokens_details"] = {"cached_tokens": chunk.output.stats.num_cached_tokens}
-                    yield {
-                        "token_ids": list(chunk.token_ids),
-                        "index": 0,
-                        "finish_reason": reason,
-                        "completion_usage": usage,
-                    }
-                    return
+                reason = chunk.finish_reason or ("cancelled" if context.is_stopped() else None)
+                if chunk.output is not None:
+                    cached = chunk.output.stats.num_cached_tokens
+                if reason is None:
+                    if chunk.token_ids:
+                        yield {"token_ids": list(chunk.token_ids), "index": 0}
+                    chunk = await anext(stream)
+            usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": n}
+            usage["total_tokens"] = len(prompt) + n
+            if cached is not None:
+                usage["prompt_tokens_details"] = {"cached_tokens": cached}
+            last = list(chunk.token_ids) if chunk is not None else []
+            yield {
+                "token_ids": last,
+                "index": 0,
+                "finish_reason": reason or "cancelled",
+                "completion_usage": usage,
+            }
         finally:
+            del self._stops[context.id()]
             await stream.aclose()  # type: ignore[attr-defined]
+            if reason in (None, "cancelled"):
+                logging.getLogger("mneme.dynamo").warning("request %s: cancelled after %d tokens", context.id(), n)
 
     async def abort(self, context: Any) -> None:
-        """generate() looks at the context at every piece, and its end ends the answer."""
+        """The client has gone: the answer ends before the next step."""
+        if stops := self._stops.get(context.id()):
+            stops.set()
 
     # ---- what the router knows
 
@@ -170,6 +184,19 @@ class Worker(LLMEngine):  # type: ignore[misc]
             await asyncio.to_thread(self._publisher.join)
         if self._llm is not None:
             await asyncio.to_thread(self._llm.close)
+
+
+async def _unless(stops: asyncio.Event, stream: AsyncIterator[mneme.Chunk]) -> mneme.Chunk | None:
+    """A stream's first piece; None: told to stop before it came."""
+    first, stopped = asyncio.ensure_future(anext(stream)), asyncio.ensure_future(stops.wait())
+    try:
+        await asyncio.wait({first, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return await first if first.done() else None
+    finally:
+        stopped.cancel()
+        if not first.done():
+            first.cancel()
+            await asyncio.wait({first})
 
 
 def _recipe(request: dict[str, Any]) -> str | None:

@@ -52,9 +52,10 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         device: Literal["cpu", "cuda"] = "cpu",
+        gpu_layers: int | Literal["auto"] = "auto",
         max_model_len: int = 0,
         kv: Recipe | str = "full",
-        kv_cache_dtype: Literal["bf16", "f16"] = "bf16",
+        kv_cache_dtype: Literal["bf16", "f16", "int8", "fp8"] = "bf16",
         kv_store: Literal["auto", "device", "host"] = "auto",
         kv_memory_bytes: int = 0,
         threads: int = 0,
@@ -63,7 +64,11 @@ class LLM:
         tensor_parallel_size: int = 1,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 1024,
+        inter_token_ms: float = 0.0,
+        kv_admission: Literal["reserve", "forecast"] = "reserve",
         enable_prefix_caching: bool = True,
+        kv_disk: str | os.PathLike[str] | None = None,
+        kv_disk_bytes: int = 16 << 30,
         kv_events: bool = False,
         stream_interval_ms: float = 20.0,
         deterministic: bool = False,
@@ -75,9 +80,12 @@ class LLM:
         Args:
             model: a .gguf file, or a Hugging Face folder.
             device: where the model computes.
+            gpu_layers: with device="cuda": the first layers, whose weights lie in its memory; every step reads those of
+                the others over the link; "auto": as many as fit.
             max_model_len: longest sequence, tokens; 0: what the model was made for.
-            kv: how requests attend that name no recipe of their own.
-            kv_cache_dtype: of keys and values.
+            kv: how requests attend that name no recipe of their own; "auto": full attention, and the method "mneme"
+                where device="cuda" keeps keys and values in the host's memory.
+            kv_cache_dtype: of keys and values; "int8" and "fp8" take half the memory.
             kv_store: where keys and values lie with device="cuda".
             kv_memory_bytes: room for keys and values of all sequences; 0: half of the free memory at most.
             threads: 0: one per CPU that the process may use.
@@ -86,7 +94,15 @@ class LLM:
             tensor_parallel_size: only 1.
             max_num_seqs: sequences that run at the same time.
             max_num_batched_tokens: tokens of one step, prefill chunks included.
+            inter_token_ms: the most that answers should wait for their next token while prompts are read beside them:
+                steps take fewer prompt tokens; 0: steps are full.
+            kv_admission: room that a request must find to begin: for all it may take ("reserve"), or for its prompt and
+                an answer as long as the last ones were ("forecast"): more run at once, and the least urgent waits and
+                is computed again where that was too short.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
+            kv_disk: a folder for keys and values of prompts that may come again: more of them than memory holds, also
+                after a restart.
+            kv_disk_bytes: room in it; what was used longest ago goes.
             kv_events: keep news of these pages for kv_events(), which has to be called then.
             stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
                 that compute; first and last ones never. 0: every token on its own.
@@ -102,6 +118,7 @@ class LLM:
             raise Error(f"tensor_parallel_size: expected 1, found {tensor_parallel_size!r}", "unsupported")
         options = {
             "device": _expect("device", device, str),
+            "gpu_layers": str(_expect("gpu_layers", gpu_layers, (int, str))),
             "max_model_len": _expect("max_model_len", max_model_len, int),
             "kv": _kv_text(kv),
             "kv_cache_dtype": _expect("kv_cache_dtype", kv_cache_dtype, str),
@@ -112,7 +129,11 @@ class LLM:
             "numa": _expect("numa", numa, str),
             "max_num_seqs": _expect("max_num_seqs", max_num_seqs, int),
             "max_num_batched_tokens": _expect("max_num_batched_tokens", max_num_batched_tokens, int),
+            "inter_token_ms": float(_expect("inter_token_ms", inter_token_ms, (int, float))),
+            "kv_admission": _expect("kv_admission", kv_admission, str),
             "enable_prefix_caching": bool(enable_prefix_caching),
+            "kv_disk": "" if kv_disk is None else os.fspath(kv_disk),
+            "kv_disk_bytes": _expect("kv_disk_bytes", kv_disk_bytes, int),
             "kv_events": bool(kv_events),
             "stream_interval_ms": float(_expect("stream_interval_ms", stream_interval_ms, (int, float))),
             "deterministic": bool(deterministic),

@@ -10,6 +10,7 @@
 
 #include "python/src/arrays.h"
 #include "python/src/engine.h"
+#include "src/engine/kv_method.h"
 #include "src/formats/json.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/chat_prompt.h"
@@ -36,6 +37,7 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   PyEngine::Start s{.model = model, .engine = {}, .chat_template = {}};
   EngineOptions& e = s.engine;
   e.device = parse_device(o.get<std::string>("device", "cpu"));
+  e.gpu_layers = parse_gpu_layers(o.get<std::string>("gpu_layers", "auto"));
   e.kv_store = parse_kv_residency(o.get<std::string>("kv_store", "auto"));
   e.kv_cache_dtype = parse_kv_dtype(o.get<std::string>("kv_cache_dtype", "bf16"));
   e.numa = parse_numa_policy(o.get<std::string>("numa", "none"));
@@ -47,12 +49,22 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   e.pin_threads = o.get<bool>("pin_threads", true);
   e.deterministic = o.get<bool>("deterministic", false);
   e.audit_every = o.get<int>("audit_every", 0);
-  e.kv.recipe = parse_recipe(o.get<std::string>("kv", "full"));
-  e.kv.method = e.kv.recipe->name;
+  e.inter_token_ms = o.get<double>("inter_token_ms", 0.0);
+  e.kv_admission = parse_kv_admission(o.get<std::string>("kv_admission", "reserve"));
+  // "auto" is no recipe yet: what it stands for is decided when it is known where the cache lies.
+  e.kv.method = o.get<std::string>("kv", "full");
+  if (e.kv.method != kAutoMethod) {
+    e.kv.recipe = parse_recipe(e.kv.method);
+    e.kv.method = e.kv.recipe->name;
+  }
   s.chat_template = o.get<std::string>("chat_template", "");
   s.prefix_cache = o.get<bool>("enable_prefix_caching", true);
   s.stream_seconds = o.get<double>("stream_interval_ms", 20.0) / 1000;
   s.kv_events = o.get<bool>("kv_events", false);
+  if (const auto folder = o.get<std::string>("kv_disk", ""); !folder.empty()) {
+    if (!s.prefix_cache) fail(ErrorKind::kOption, "kv_disk: only with enable_prefix_caching");
+    s.disk = DiskOptions{.folder = folder, .bytes = o.get<std::int64_t>("kv_disk_bytes", 0)};
+  }
   return s;
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import pathlib
 import threading
 
 import numpy as np
@@ -180,6 +181,47 @@ def test_pages_of_the_prefix_cache_are_told_of() -> None:
         assert llm.num_kv_blocks >= 2048 // 32
 
 
+def test_keys_and_values_come_back_from_a_disk(tmp_path: pathlib.Path) -> None:
+    params = mneme.SamplingParams(max_tokens=4, ignore_eos=True)
+    settings: dict[str, object] = {"kv_disk": tmp_path / "kv", "kv_disk_bytes": 64 << 20}
+    with start(**settings) as llm:
+        prompt = llm.tokenize(DOCUMENT, bos=True)
+        first = llm.generate(prompt, params)[0]
+    assert first.stats.num_cached_tokens == 0
+    with start(**settings) as llm:
+        again = llm.generate(prompt, params)[0]
+    assert again.stats.num_cached_tokens >= 32 and again.stats.num_cached_tokens % 32 == 0
+    assert again.outputs[0].token_ids == first.outputs[0].token_ids
+    with pytest.raises(mneme.Error, match="enable_prefix_caching") as raised:
+        start(enable_prefix_caching=False, **settings)
+    assert raised.value.kind == "option"
+
+
+def test_more_requests_run_by_forecast_than_memory_could_reserve() -> None:
+    params = mneme.SamplingParams(max_tokens=160, ignore_eos=True)
+    prompts = [f"Number {i}:" for i in range(8)]
+    texts = []
+    for admission in ("reserve", "forecast"):
+        # Room for five of the eight to their last token.
+        with start(kv_admission=admission, kv_memory_bytes=4 << 20, max_model_len=512, inter_token_ms=50) as llm:
+            texts.append([o.text for o in llm.generate(prompts, params)])
+            assert 160 // 32 < llm.num_kv_blocks < 8 * (160 // 32)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8", "fp8"])
+def test_keys_and_values_of_other_types(dtype: str) -> None:
+    with start(kv_cache_dtype=dtype) as llm:
+        assert llm.chat(chat(HARBOUR)).text.strip() == "48213"
+
+
+def test_auto_is_full_attention_on_a_cpu() -> None:
+    with start(kv="auto") as llm:
+        output = llm.chat(chat(HARBOUR))
+    assert output.text.strip() == "48213"
+    assert output.stats.kv is not None and output.stats.kv.selections.made == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "kind", "words"),
     [
@@ -187,6 +229,10 @@ def test_pages_of_the_prefix_cache_are_told_of() -> None:
         ({"kv": "no_such_method"}, "option", "no_such_method"),
         ({"device": "tpu"}, "option", "tpu"),
         ({"kv_cache_dtype": "f64"}, "option", "f64"),
+        ({"gpu_layers": "most"}, "option", "most"),
+        ({"kv_admission": "hope"}, "option", "reserve or forecast"),
+        ({"inter_token_ms": -1}, "option", "inter_token_ms"),
+        ({"kv_disk": "/proc/no/such"}, "file", "/proc/no/such"),
         ({"tensor_parallel_size": 2}, "unsupported", "tensor_parallel_size"),
     ],
 )

@@ -25,7 +25,7 @@ def run(program: str, *, expect: int = 0) -> str:
         [sys.executable, "-X", "dev", "-W", "ignore", "-c", START + textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,  # of a machine that computes much else
     )
     assert done.returncode == expect, done.stderr
     assert "nanobind: leaked" not in done.stderr, done.stderr
@@ -128,7 +128,7 @@ def test_nothing_is_left_of_requests_and_sessions() -> None:
         import tracemalloc
         few = mneme.SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
         def work():
-            for i in range(20):
+            for i in range(10):
                 llm.generate(["One", "Two"], few)
                 list(llm.stream("Three", few))
                 next(llm.stream("Four", LONG))
@@ -143,7 +143,7 @@ def test_nothing_is_left_of_requests_and_sessions() -> None:
         work()
         gc.collect()
         grown = sum(s.size_diff for s in tracemalloc.take_snapshot().compare_to(before, "filename"))
-        print(grown < 200_000, grown)
+        print(grown < 100_000, grown)
         from mneme import _core
         kinds = (_core.Request, _core.Session, _core.SessionStream, _core.Piece)
         print(sum(isinstance(o, kinds) for o in gc.get_objects()))
@@ -151,6 +151,19 @@ def test_nothing_is_left_of_requests_and_sessions() -> None:
     )
     assert out.split()[0] == "True", out
     assert out.split()[-1] == "0"
+
+
+def test_a_leak_would_be_seen() -> None:
+    # nanobind lists what is alive when the interpreter ends; run() refuses that.
+    with pytest.raises(AssertionError, match="nanobind: leaked"):
+        run(
+            """
+            import ctypes
+            from mneme import _core
+            kept = _core.Mailbox()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            """
+        )
 
 
 def test_the_program_runs_by_its_module() -> None:

@@ -1,6 +1,7 @@
 """serve() and evaluate(): processes of the package's own program, and clients of others."""
 
 import json
+import urllib.error
 import urllib.request
 
 import pytest
@@ -38,6 +39,23 @@ def test_openais_client() -> None:
             model=client.models.list().data[0].id, messages=messages, temperature=0, extra_body={"kv": {"method": "quest"}}
         )
         assert answer.choices[0].message.content.strip() == "48213"
+
+
+def test_keys_with_limits() -> None:
+    keys = [{"key": "first", "name": "a"}, {"key": "second", "name": "b", "priority": 1, "max_running": 1}]
+    options = {"kv_admission": "forecast", "inter_token_ms": 50, "allowed_host": ["one.test", "two.test"]}
+    with mneme.serve(MODEL, max_model_len=2048, no_pin=True, api_keys=keys, **options) as server:
+        assert server.metrics()  # by the first key
+        for key, status in (("second", 200), ("third", 401)):
+            request = urllib.request.Request(server.url + "/v1/models", headers={"Authorization": f"Bearer {key}"})
+            try:
+                with urllib.request.urlopen(request) as reply:
+                    assert reply.status == status
+            except urllib.error.HTTPError as e:
+                assert e.code == status
+    with pytest.raises(mneme.Error, match="keys"):
+        with mneme.serve(MODEL, max_model_len=2048, no_pin=True, api_keys=[{"key": "first", "limit": 3}]):
+            pass
 
 
 def test_langchains_client() -> None:

@@ -20,7 +20,8 @@ using Names = std::array<std::pair<std::string_view, E>, N>;
 constexpr Names<Device, 2> kDevices = {{{"cpu", Device::kCpu}, {"cuda", Device::kCuda}}};
 constexpr Names<KvResidency, 3> kResidencies = {
     {{"auto", KvResidency::kAuto}, {"device", KvResidency::kDevice}, {"host", KvResidency::kHost}}};
-constexpr Names<KvDtype, 2> kDtypes = {{{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}}};
+constexpr Names<KvDtype, 4> kDtypes = {
+    {{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}, {"int8", KvDtype::kInt8}, {"fp8", KvDtype::kFp8}}};
 constexpr Names<NumaPolicy, 3> kPolicies = {
     {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}}};
 
@@ -96,6 +97,15 @@ std::optional<std::vector<std::int32_t>> parse_dense_layers(std::string_view tex
 std::string dense_layers_text(const std::optional<std::vector<std::int32_t>>& layers) {
   if (!layers) return "";
   return layers->empty() ? "none" : fmt::format("{}", fmt::join(*layers, ","));
+}
+
+int parse_gpu_layers(std::string_view text) {
+  if (text == "auto") return kAutoGpuLayers;
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 0)
+    fail(ErrorKind::kOption, "gpu_layers: expected auto or a number of layers, found \"{}\"", text);
+  return n;
 }
 
 }  // namespace mneme

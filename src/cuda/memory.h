@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "src/base/progress.h"
 #include "src/cuda/stream.h"
@@ -53,6 +55,30 @@ class DeviceBuffer : public OwnedMemory {
  private:
   void free();
 };
+// Offsets of arrays that share one allocation. Each starts at a multiple of 256 bytes, which every vector load and bulk
+// copy accepts.
+class ArenaLayout {
+ public:
+  // `to` receives its address from assign(). Requires  `to` outlives this.
+  template <typename T>
+  void add(T*& to, std::size_t bytes) {
+    pointers_.push_back({&to, total_});
+    total_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  std::size_t total() const { return total_; }  // bytes
+  void assign(std::byte* base) const {
+    for (const auto& [pointer, offset] : pointers_) {
+      const std::byte* at = base + offset;
+      std::memcpy(pointer, &at, sizeof(at));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kAlign = 256;
+  std::vector<std::pair<void*, std::size_t>> pointers_;  // address of a pointer, its offset
+  std::size_t total_ = 0;
+};
+
 // Grows `buffer` to at least `bytes`. Content is lost, and the free synchronises with work that uses the old memory.
 inline void grow(DeviceBuffer& buffer, std::size_t bytes, const char* what) {
   if (buffer.size() >= bytes) return;

@@ -92,7 +92,6 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
     fail(ErrorKind::kRequest, "question_span: expected tokens of the prompt, which has {}, found {} to {}",
          input.prompt.size(), question_begin, question_end);
   }
-  if (input.method && question_begin < question_end) forward->expect_question(*input.method);
   const std::int64_t n_prompt = before.size() + input.prompt.size();
   if (n_prompt == 0) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const std::int64_t n_all = n_prompt + input.max_tokens;

@@ -38,8 +38,6 @@ class ForwardPass {
   }
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan& /*plan*/) const {}
-  // Errors  kUnsupported: the plan cannot score with a question that is marked in the prompt.
-  virtual void expect_question(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 namespace {
@@ -36,7 +38,17 @@ std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
 }
 
 DType kv_dtype_of(const EngineOptions& options) {
-  return options.kv_cache_dtype == KvDtype::kF16 ? DType::kF16 : DType::kBF16;
+  switch (options.kv_cache_dtype) {
+    case KvDtype::kBf16:
+      return DType::kBF16;
+    case KvDtype::kF16:
+      return DType::kF16;
+    case KvDtype::kInt8:
+      return DType::kInt8;
+    case KvDtype::kFp8:
+      return DType::kFp8;
+  }
+  MNEME_CHECK(false, "keys and values of type {}", underlying(options.kv_cache_dtype));
 }
 
 KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,

@@ -22,8 +22,8 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<
     : shape_(shape), memory_(std::move(memory)), block_bytes_(shape.page_bytes()) {
   MNEME_CHECK(shape.n_layers > 0 && shape.n_kv_heads > 0 && shape.head_dim > 0, "{} layers, {} KV heads, head size {}",
               shape.n_layers, shape.n_kv_heads, shape.head_dim);
-  MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16, "keys and values in {}",
-              dtype_name(shape.dtype));
+  MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16 || is_eight_bit(shape.dtype),
+              "keys and values in {}", dtype_name(shape.dtype));
   MNEME_CHECK(n_blocks >= 0, "{} blocks", n_blocks);
   // One huge page is reserved on top, to align the start.
   const std::size_t most = (std::numeric_limits<std::size_t>::max() / 2 - kHugePage) / block_bytes_;

@@ -1,7 +1,7 @@
 // Reference-counted pool of KV pages.
 //
 // A page is kPageTokens consecutive tokens of one layer and one KV head, stored in one contiguous block of kPageTokens
-// x [K: D | V: D]. Sequences share blocks of common prefixes.
+// x [K: D | V: D] (kv_run.h). Sequences share blocks of common prefixes.
 //
 // Memory   One reservation of address space; the kernel commits a page on first write. A freed block keeps its memory
 // for the next owner.
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/base/strong_id.h"
+#include "src/kv/kv_run.h"
 #include "src/kv/token_copy.h"
 #include "src/tensor/dtype.h"
 
@@ -30,9 +31,9 @@ enum class KeyBasis : std::uint8_t { kPostRope, kPreRope };
 
 struct KvShape {
   std::int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
-  DType dtype = DType::kBF16;  // or kF16
+  DType dtype = DType::kBF16;  // or kF16, kInt8, kFp8
 
-  std::size_t token_bytes() const { return std::size_t{4} * head_dim; }  // K and V, two bytes each
+  std::size_t token_bytes() const { return kv_token_bytes(dtype, head_dim); }  // K and V of one head
   std::size_t page_bytes() const { return token_bytes() * kPageTokens; }
   // Blocks of one page of tokens over all layers and KV heads.
   std::int64_t blocks_per_page() const { return std::int64_t{n_layers} * n_kv_heads; }

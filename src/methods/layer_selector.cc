@@ -106,7 +106,7 @@ void LayerSelector::score(const Plan& plan, const LayerMemory& memory, std::int3
                           const float* q, float* scores) {
   const std::int64_t width = plan.layer_selection->entry_width(plan.shape);
   const std::int32_t n_rows = plan.layer_selection->entry_rows(), group = plan.shape.group(), d = plan.shape.head_dim;
-  const DType dtype = plan.shape.kv_dtype;
+  const DType dtype = plan.shape.attention().wide().kv_dtype;
   if (plan.layer_selection->match == KeyMatch::kBest) {
     // A key is shared by the query heads of a group: its dot products are one, with the sum of the group's probes.
     folded_.assign(width, 0.0f);

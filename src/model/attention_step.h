@@ -32,6 +32,8 @@ class AttentionStep {
   void append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v);
   // q [n, heads, D] f32 post-RoPE; out [n, heads * D] f32 or bf16; sinks [heads], or null.
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out, const float* sinks = nullptr);
+  // Builds the index entries that prompts' rows completed, as attend() does: for rows that are attended elsewhere.
+  void close_units(std::int32_t layer);
 
   void set_audit(std::int32_t every) {
     decode_.set_audit(every);
@@ -52,7 +54,6 @@ class AttentionStep {
     std::size_t begin, count;
   };
 
-  void close_units(std::int32_t layer);
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, std::span<const Chunk> chunks, const ConstTensorView& q,

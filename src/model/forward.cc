@@ -5,14 +5,19 @@
 #include <initializer_list>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 #include "src/model/architectures/architectures.h"
 #include "src/model/attention_step.h"
 #include "src/model/layer_pass.h"
 #include "src/model/model.h"
+#include "src/model/ranks/rank_forward.h"
 #include "src/ops/norm_rope/pointwise.h"
 
 namespace mneme {
-struct Forward::Impl {
+namespace {
+
+// Of Forward, and of RankForward, which has `ranks`.
+struct ForwardImpl {
   const Model& model;
   const ModelConfig& config;
   Rounding rounding;   // of passes without clusters
@@ -24,14 +29,18 @@ struct Forward::Impl {
   Activations memory;  // of the layers
   Activation residual, normed, last, logits;
   OpTimer* timer = nullptr;
+  Collective* ranks = nullptr;  // null: this is the whole model
+  WeightMatrix head;            // this rank's rows of it
+  Activation head_part, head_parts;
 
-  Impl(const Model& m, const CpuContext& c)
+  ForwardImpl(const Model& m, const CpuContext& c)
       : model(m),
         config(m.config()),
         rounding(c.rounding),
         context(c),
         attention(m.config(), m.rope(), c),
-        parts(parts_of(m.config().architecture)) {}
+        parts(parts_of(m.config().architecture)),
+        head(m.head()) {}
 
   void lap(Op op, std::int32_t layer = -1) {
     if (timer != nullptr) timer->lap(op, layer);
@@ -39,11 +48,13 @@ struct Forward::Impl {
   void select_rounding(const ForwardInput& input);
   TensorView run_all_layers(const ForwardInput& input);
   void run_layer(std::int32_t layer, const TensorView& x);
+  ConstTensorView run(const ForwardInput& input);
   ConstTensorView run_head(const TensorView& rows);
+  void gather_logits(const TensorView& h, const TensorView& y);
   TensorView gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences);
 };
 
-void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
+void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
   LayerPass pass{.config = config,
                  .w = model.layers()[layer],
                  .layer = layer,
@@ -53,20 +64,21 @@ void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
                  .angles = angles,
                  .key_angles = attention.has_pre_rope_keys() ? key_angles : angles,
                  .memory = memory,
-                 .timer = timer};
+                 .timer = timer,
+                 .ranks = ranks};
   for (const Part part : parts) part(pass);
 }
 
 // k-means turns the last bit of a key into another cluster, and the cluster into another answer: keys that are
 // clustered must not depend on the tiles that threads, chunks and the rest of the batch make kFast pick.
-void Forward::Impl::select_rounding(const ForwardInput& input) {
+void ForwardImpl::select_rounding(const ForwardInput& input) {
   const bool clusters = std::any_of(input.sequences.begin(), input.sequences.end(), [](const SequenceRows& s) {
     return s.method != nullptr && s.method->plan().lists && s.phase == RowPhase::kPrefill;
   });
   context.rounding = clusters ? Rounding::kFixed : rounding;
 }
 
-TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
+TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
   select_rounding(input);
   attention.begin(input.sequences);
   const std::int64_t n = attention.positions().size();
@@ -87,7 +99,7 @@ TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
   return x;
 }
 
-TensorView Forward::Impl::gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences) {
+TensorView ForwardImpl::gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences) {
   const auto wanted = [](const SequenceRows& s) {
     return s.all_logits ? s.n_rows : std::min<int>(s.want_logits, s.n_rows);
   };
@@ -102,25 +114,103 @@ TensorView Forward::Impl::gather_last_rows(const TensorView& x, std::span<const 
   return rows;
 }
 
-ConstTensorView Forward::Impl::run_head(const TensorView& rows) {
+// Ranks have parts of the vocabulary, as equal as they can be; the last one's may be shorter.
+std::int64_t vocabulary_part(std::int64_t vocab, int size) {
+  return (vocab + size - 1) / size;
+}
+RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
+  const std::int64_t part = vocabulary_part(vocab, size);
+  return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
+}
+
+//   h [n, hidden], y [n, vocab] f32
+void ForwardImpl::gather_logits(const TensorView& h, const TensorView& y) {
+  const std::int64_t n = y.dim(0), part = vocabulary_part(config.vocab, ranks->size());
+  const TensorView mine = head_part.get(DType::kF32, n, part);
+  const std::int64_t width = head.n_out();
+  if (width > 0) {
+    const TensorView used(mine.data(), DType::kF32, {n, width});
+    gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = used}}, context);
+  }
+  const TensorView all = head_parts.get(DType::kF32, n * ranks->size(), part);
+  const std::size_t bytes = n * part * sizeof(float);
+  ranks->all_gather(std::span(mine.data(), bytes), std::span(all.data(), bytes * ranks->size()));
+  for (int r = 0; r < ranks->size(); ++r) {
+    const RankRange range = vocabulary_range(config.vocab, r, ranks->size());
+    const float* from = all.row_as<float>(0) + n * part * r;
+    for (std::int64_t i = 0; i < n; ++i)
+      std::memcpy(y.row_as<float>(i) + range.first, from + i * range.size(), range.size() * sizeof(float));
+  }
+}
+
+ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
   const std::int64_t n = rows.dim(0);
   const TensorView y = logits.get(DType::kF32, n, config.vocab);
   if (n == 0) return y;
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), config.rms_eps, h, context);
-  gemm_cpu(h, std::array{GemmOutput{.w = &model.head(), .y = y}}, context);
+  ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
   lap(Op::kHead);
   return y;
+}
+
+ConstTensorView ForwardImpl::run(const ForwardInput& input) {
+  const TensorView x = run_all_layers(input);
+  const TensorView rows = gather_last_rows(x, input.sequences);
+  lap(Op::kOther);
+  return run_head(rows);
+}
+
+}  // namespace
+
+struct Forward::Impl : ForwardImpl {
+  using ForwardImpl::ForwardImpl;
+};
+
+struct RankForward::Impl : ForwardImpl {
+  using ForwardImpl::ForwardImpl;
+};
+
+RankForward::RankForward(const Model& part, const CpuContext& context, Collective& ranks)
+    : impl_(std::make_unique<Impl>(part, context)) {
+  impl_->ranks = &ranks;
+  const RankRange rows = vocabulary_range(part.config().vocab, ranks.rank(), ranks.size());
+  impl_->head = WeightMatrix(part.head().view().rows(rows.first, rows.end));
+}
+RankForward::~RankForward() = default;
+
+ConstTensorView RankForward::run(const ForwardInput& input) {
+  expect_agreement(*impl_->ranks, "step", step_hash(input));
+  return impl_->run(input);
+}
+
+void RankForward::set_audit(std::int32_t every) {
+  impl_->attention.set_audit(every);
+}
+void RankForward::set_observer(DecodeObserver* observer) {
+  impl_->attention.set_observer(observer);
+}
+
+// FNV-1a: some hundred numbers a step.
+std::uint64_t step_hash(const ForwardInput& input) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  for (const std::int32_t token : input.tokens) add(static_cast<std::uint64_t>(token));
+  for (const SequenceRows& s : input.sequences) {
+    add(s.n_rows);
+    add(s.cache->length());
+    add(underlying(s.phase));
+    add(s.prefill_left);
+    add((s.want_logits ? 1 : 0) + (s.all_logits ? 2 : 0) + (s.method != nullptr ? 4 : 0));
+  }
+  return hash;
 }
 
 Forward::Forward(const Model& model, const CpuContext& context) : impl_(std::make_unique<Impl>(model, context)) {}
 Forward::~Forward() = default;
 
 ConstTensorView Forward::run(const ForwardInput& input) {
-  const TensorView x = impl_->run_all_layers(input);
-  const TensorView rows = impl_->gather_last_rows(x, input.sequences);
-  impl_->lap(Op::kOther);
-  return impl_->run_head(rows);
+  return impl_->run(input);
 }
 
 ConstTensorView Forward::run_all_logits(const ForwardInput& input) {
@@ -141,7 +231,9 @@ void Forward::set_timer(OpTimer* timer) {
 
 std::size_t Forward::activation_bytes() const {
   std::size_t bytes = impl_->attention.scratch_bytes() + impl_->memory.bytes();
-  for (const Activation* a : {&impl_->residual, &impl_->normed, &impl_->last, &impl_->logits}) bytes += a->bytes();
+  for (const Activation* a :
+       {&impl_->residual, &impl_->normed, &impl_->last, &impl_->logits, &impl_->head_part, &impl_->head_parts})
+    bytes += a->bytes();
   return bytes;
 }
 

@@ -10,6 +10,7 @@
 #include "src/model/attention_step.h"
 #include "src/model/model.h"
 #include "src/ops/norm_rope/rope.h"
+#include "src/parallel/collective.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -29,7 +30,7 @@ class Activation {
 
 // Memory of the parts, kept from step to step.
 struct Activations {
-  Activation normed, q, k, v, attended, gate, up, ffn_hidden, router, expert_in, expert_out;
+  Activation normed, q, k, v, attended, gate, up, ffn_hidden, router, expert_in, expert_out, partial;
   std::size_t bytes() const;
 };
 
@@ -44,6 +45,7 @@ struct LayerPass {
   const RopeAngles& key_angles;  // of their keys
   Activations& memory;
   OpTimer* timer;
+  Collective* ranks = nullptr;  // that share the layer's heads and feed-forward width; null: one has all
 
   TensorView h = {};                  // [n, hidden] f32 or bf16: x, normed
   TensorView q = {}, k = {}, v = {};  // [n, heads * D] f32, k and v of the KV heads

@@ -19,6 +19,21 @@ void norm_each_head(const TensorView& x, std::int64_t heads, std::span<const flo
   rms_norm_cpu(rows, weight.data(), p.config.rms_eps, rows, p.context);
 }
 
+// x += a W^T + bias. Of several ranks each has some columns of W; all of them add the sum.
+void add_to_residual(const LayerPass& p, const TensorView& a, const WeightMatrix& w, const float* bias) {
+  if (p.ranks == nullptr) {
+    gemm_cpu(a, std::array{GemmOutput{.w = &w, .y = p.x, .bias = bias, .accumulate = true}}, p.context);
+    return;
+  }
+  const TensorView sum = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);
+  const float* once = p.ranks->rank() == 0 ? bias : nullptr;
+  gemm_cpu(a, std::array{GemmOutput{.w = &w, .y = sum, .bias = once}}, p.context);
+  const std::span<float> values(sum.row_as<float>(0), p.n() * p.config.hidden);
+  p.ranks->all_reduce(values);
+  float* x = p.x.row_as<float>(0);
+  for (std::size_t i = 0; i < values.size(); ++i) x[i] += values[i];
+}
+
 }  // namespace
 
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context) {
@@ -31,7 +46,7 @@ DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64
 std::size_t Activations::bytes() const {
   std::size_t bytes = 0;
   for (const Activation* a :
-       {&normed, &q, &k, &v, &attended, &gate, &up, &ffn_hidden, &router, &expert_in, &expert_out})
+       {&normed, &q, &k, &v, &attended, &gate, &up, &ffn_hidden, &router, &expert_in, &expert_out, &partial})
     bytes += a->bytes();
   return bytes;
 }
@@ -88,8 +103,7 @@ void attend(LayerPass& p) {
   p.attention.append(p.layer, by_heads(p.k, kv_heads), by_heads(p.v, kv_heads));
   p.attention.attend(p.layer, by_heads(p.q, p.config.n_heads), a, or_null(p.w.sinks));
   p.lap(Op::kAttention);
-  gemm_cpu(a, std::array{GemmOutput{.w = &p.w.o, .y = p.x, .bias = or_null(p.w.o_bias), .accumulate = true}},
-           p.context);
+  add_to_residual(p, a, p.w.o, or_null(p.w.o_bias));
   p.lap(Op::kProducts);
 }
 
@@ -109,7 +123,7 @@ void swiglu(LayerPass& p) {
   const TensorView hidden = p.memory.ffn_hidden.get(input_dtype({&p.w.down}, p.n(), p.context), p.n(), ffn);
   swiglu_cpu(g, u, hidden, p.context);
   p.lap(Op::kPointwise);
-  gemm_cpu(hidden, std::array{GemmOutput{.w = &p.w.down, .y = p.x, .accumulate = true}}, p.context);
+  add_to_residual(p, hidden, p.w.down, nullptr);
   p.lap(Op::kProducts);
 }
 

@@ -99,16 +99,17 @@ std::string_view form_name(DeviceForm form) {
       return "fused";
     case DeviceForm::kUnfused:
       return "unfused";
-    case DeviceForm::kNone:
-      return "CPU only";
+    case DeviceForm::kHost:
+      return "host";
   }
   return "";
 }
 
 std::string form_of(const Recipe& recipe) {
   const auto plan = compile(recipe, kAnyShape);
-  const char* refusal = device_refusal(*plan);
-  return refusal == nullptr ? std::string(form_name(device_form(*plan))) : fmt::format("CPU only: {}", cell(refusal));
+  const std::string_view form = form_name(device_form(*plan));
+  const char* reason = host_reason(*plan);
+  return reason == nullptr ? std::string(form) : fmt::format("{}: {}", form, cell(reason));
 }
 
 // How a GPU runs each method, with its defaults, and overrides of it that the papers print.
@@ -153,7 +154,9 @@ std::string devices_table() {
 std::string methods_markdown() {
   return fmt::format(
       "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may "
-      "override\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every recipe.\n\n{}",
+      "override\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every "
+      "recipe, and so does a GPU: with kernels of its own, or, where the list says `host`, with the CPU's\nattention "
+      "between its GEMMs. A prompt with a marked question is attended by the host too.\n\n{}",
       recipes_table(), forms_table(), settings_table(), keys_table(), combinations_table(), devices_table());
 }
 

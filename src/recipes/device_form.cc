@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "src/kv/page_pool.h"
-#include "src/recipes/blocks/cpu_blocks.h"
 
 namespace mneme {
 namespace {
@@ -46,6 +45,12 @@ bool covers_tokens(const Plan& plan) {
          !std::holds_alternative<Boundary>(stage_of(plan).schedule);
 }
 
+bool covers_sketches(const Plan& plan) {
+  return of_tokens(plan) && std::holds_alternative<Sketch>(stage_of(plan).index) &&
+         plan.index->entry_tokens() == kPageTokens && plan.shape.group() <= 8 &&
+         std::holds_alternative<EveryStep>(stage_of(plan).schedule);
+}
+
 bool summarises(const Plan& plan) {
   const Index& index = stage_of(plan).index;
   return std::holds_alternative<CentroidSet>(index) || std::holds_alternative<Sketch>(index) ||
@@ -65,34 +70,33 @@ bool weighs_attention(const Plan& plan) {
 constexpr FusedSelection kFusedSelections[] = {
     {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
+    {"tokens by sketches; every step, up to eight query heads a KV head", "sketch_scan_cuda.cu", &covers_sketches},
     {"clusters and segments by their centroids", "list_select_cuda.cu",
      [](const Plan& plan) { return plan.lists.has_value(); }},
     {"a layer's pages of 32 by every key, pre-RoPE", "layer_select_cuda.cu",
      [](const Plan& plan) { return plan.layer_selection.has_value(); }},
 };
 
-// Why a method with windowed prefill and a selection does not run; null: it does.
-const char* refusal_by_layer(const Plan& plan) {
+// Why no kernel reads prompts in windows, or selects for a whole layer, as the plan does.
+const char* reason_of_layer(const Plan& plan) {
+  if (!plan.shape.windowed.empty()) return "positions or windows of its own in a model whose layers have windows";
+  if (!plan.recipe.decode) return nullptr;
   const DecodeStage& d = stage_of(plan);
-  if (!plan.layer_selection) return "it remaps positions and selects pages by KV head";
-  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
-  if (!plan.layer_selection->every_key(kPageTokens))
-    return "every key of a page must represent it (--kv match=best,top=32): the mass of local tokens is not "
-           "accumulated on the device";
-  if (plan.key_basis != KeyBasis::kPreRope) return "keys must be stored pre-RoPE (--kv positions=one_angle)";
-  if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
-    return "sink and recent must be multiples of 32";
+  if (d.units != Units(PageUnit{kPageTokens})) return "units that are not pages of 32 (unit=page:32)";
+  if (std::get<Representative>(d.index).similarity != Similarity::kCosine) return "similarity=dot";
+  if (!plan.layer_selection->every_key(kPageTokens)) return "a page by some of its keys (match=best,top=32)";
+  if (plan.recipe.prefill_window->question_in_answers) return "question_in=all";
+  if (plan.key_basis != KeyBasis::kPreRope) return "selected pages at true positions (positions=one_angle)";
+  if (!in_whole_pages(plan.rules)) return "sink and recent that are not multiples of 32";
   return nullptr;
 }
 
-const char* refusal_of_lists(const Plan& plan) {
-  const DecodeStage& d = stage_of(plan);
-  const auto* centroid = std::get_if<Centroid>(&d.index);
-  if (centroid == nullptr) return "clusters must be selected by the means of their keys (--kv index=centroid)";
-  if (plan.lists->partition.block > kDeviceClusterTokens)
-    return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
-  if (d.probe != Probe::kCurrentQuery) return "clusters are selected by the current query (--kv probe=current)";
-  if (!pools_scores(plan)) return "clusters are selected by pooled scores (--kv pool=meanS, maxS, meanQK or maxQK)";
+const char* reason_of_lists(const Plan& plan) {
+  if (weighs_attention(plan)) return "clusters weighed against sinks and window (domain=candidates)";
+  if (!std::holds_alternative<Centroid>(stage_of(plan).index)) return "clusters by boxes (index=centroid)";
+  if (plan.lists->partition.block > kDeviceClusterTokens) return "clusters of more than 8,192 tokens (block=8192)";
+  if (stage_of(plan).probe != Probe::kCurrentQuery) return "clusters by another query (probe=current)";
+  if (!pools_scores(plan)) return "clusters without pooled scores (pool=meanS)";
   return nullptr;
 }
 
@@ -106,22 +110,23 @@ bool attends_in_two_parts(const Plan& plan) {
   return plan.recipe.prefill_window || plan.remote_position;
 }
 
-const char* device_refusal(const Plan& plan) {
-  if (const char* block = cpu_block(plan)) return block;
-  if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return nullptr;
-  if (attends_in_two_parts(plan)) return refusal_by_layer(plan);
-  if (plan.lists && weighs_attention(plan)) return "clusters are weighed among themselves (--kv domain=candidates)";
-  if (plan.lists) return refusal_of_lists(plan);
+const char* host_reason(const Plan& plan) {
+  if (plan.recipe.attend != Attend::kRegions) return nullptr;
+  if (plan.recipe.full_heads) return "full_heads=FILE";
+  if (attends_in_two_parts(plan)) return reason_of_layer(plan);
+  if (!plan.recipe.decode) return nullptr;
+  if (plan.lists) return reason_of_lists(plan);
   if (summarises(plan) && plan.index->entry_tokens() > kDevicePageTokens)
-    return "its pages are summarised in blocks of up to 64 tokens (--kv unit=page:64)";
+    return "summaries of more than 64 tokens (unit=page:64)";
   return nullptr;
 }
 
 DeviceForm device_form(const Plan& plan, bool unfused) {
-  if (device_refusal(plan) != nullptr) return DeviceForm::kNone;
+  if (host_reason(plan) != nullptr) return DeviceForm::kHost;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || !takes_the_best(plan) || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) ||
+  if (unfused || !has_fused_head_dim(plan)) return DeviceForm::kUnfused;
+  if (!takes_the_best(plan) || weighs_attention(plan) || !pools_scores(plan) ||
       stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
   const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),

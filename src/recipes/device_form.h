@@ -13,7 +13,7 @@ enum class DeviceForm : std::uint8_t {
   kPlain,    // attends all stored tokens, or a window
   kFused,    // selects by a kernel of fused_selections()
   kUnfused,  // selects by score, pool and top-k kernels that take any index, pool, probe and schedule
-  kNone,     // only the CPU runs it; device_refusal() says why
+  kHost,     // host_reason(): the device multiplies, the host selects and attends
 };
 
 // Head sizes of the fused selections.
@@ -29,8 +29,9 @@ struct FusedSelection {
 };
 std::span<const FusedSelection> fused_selections();
 
-// Why a GPU does not run a plan, as half a sentence that says what to change; null: it does.
-const char* device_refusal(const Plan& plan);
+// The block of a plan that no kernel has, with what a kernel would take; null: there is none. The host then selects and
+// attends (src/model/cuda/host_attention.h), as it does for prompts with a marked question.
+const char* host_reason(const Plan& plan);
 
 // unfused: the unfused selection also where a fused one covers the plan, for tests and benchmarks.
 DeviceForm device_form(const Plan& plan, bool unfused = false);

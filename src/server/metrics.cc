@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "src/base/ratio.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme::server {
 namespace {
@@ -37,14 +38,14 @@ std::string escaped(std::string_view text) {
 // Prometheus' text format, written metric by metric.
 class Metrics::Page {
  public:
-  explicit Page(std::string_view labels) : labels_(labels) {}
+  Page(std::string_view prefix, std::string_view labels) : prefix_(prefix), labels_(labels) {}
 
   void help(std::string_view name, std::string_view type, std::string_view words) {
-    fmt::format_to(std::back_inserter(out_), "# HELP mneme:{} {}\n# TYPE mneme:{} {}\n", name, words, name, type);
+    fmt::format_to(std::back_inserter(out_), "# HELP {0}:{1} {2}\n# TYPE {0}:{1} {3}\n", prefix_, name, words, type);
   }
   template <typename T>
   void value(std::string_view name, T v, std::string_view more = "") {
-    fmt::format_to(std::back_inserter(out_), "mneme:{}{{{}{}}} {}\n", name, labels_, more, v);
+    fmt::format_to(std::back_inserter(out_), "{}:{}{{{}{}}} {}\n", prefix_, name, labels_, more, v);
   }
   template <typename T>
   void one(std::string_view name, std::string_view type, std::string_view words, T v) {
@@ -53,12 +54,12 @@ class Metrics::Page {
   }
   void histogram(std::string_view name, std::string_view words, const Histogram& h) {
     help(name, "histogram", words);
-    h.append_to(out_, fmt::format("mneme:{}", name), labels_);
+    h.append_to(out_, fmt::format("{}:{}", prefix_, name), labels_);
   }
   std::string take() { return std::move(out_); }
 
  private:
-  std::string_view labels_;
+  std::string_view prefix_, labels_;
   std::string out_;
 };
 
@@ -85,8 +86,9 @@ void Histogram::append_to(std::string& out, std::string_view name, std::string_v
   fmt::format_to(to, "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, count());
 }
 
-Metrics::Metrics(std::string model_name)
-    : labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
+Metrics::Metrics(std::string model_name, std::string prefix)
+    : prefix_(std::move(prefix)),
+      labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
       steps_{.tokens = Histogram(kTokens), .seconds = Histogram(kSeconds)},
       answers_{.prompt_tokens = Histogram(kTokens), .answer_tokens = Histogram(kTokens)},
       latencies_{.queue = Histogram(kSeconds),
@@ -188,6 +190,9 @@ void Metrics::append_load(Page& page) const {
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
   page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);
+  page.help("cache_config_info", "gauge", "What the cache of keys and values is made of; always 1.");
+  page.value("cache_config_info", 1,
+             fmt::format(",block_size=\"{}\",num_gpu_blocks=\"{}\"", kPageTokens, gauges_.kv_blocks_total));
   const std::string tier = fmt::format(",tier=\"{}\"", gauges_.kv_tier);
   page.help("kv_cache_used_bytes", "gauge", "Keys and values, by where they lie.");
   page.value("kv_cache_used_bytes", gauges_.kv_blocks_used * gauges_.kv_block_bytes, tier);
@@ -283,7 +288,7 @@ void Metrics::append_methods(Page& page) const {
 
 std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
-  Page page(labels_);
+  Page page(prefix_, labels_);
   append_load(page);
   append_disk(page);
   append_totals(page);

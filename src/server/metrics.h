@@ -1,5 +1,5 @@
 // What the server counts, as Prometheus reads it. Names and meanings are vLLM's where it has them, with the prefix
-// "mneme:". docs/reference/metrics.md lists them.
+// "mneme:", or another one. docs/reference/metrics.md lists them.
 //
 // Threads  any.
 #pragma once
@@ -37,7 +37,7 @@ class Histogram {
 
 class Metrics final : public LoopMetrics {
  public:
-  explicit Metrics(std::string model_name);
+  explicit Metrics(std::string model_name, std::string prefix = "mneme");
 
   // ---- by the engine loop
   void set(const Gauges& gauges) override;
@@ -91,7 +91,7 @@ class Metrics final : public LoopMetrics {
   void append_methods(Page& page) const;
 
   mutable std::mutex mutex_;
-  std::string labels_;
+  std::string prefix_, labels_;
   Gauges gauges_;
   HttpCounts http_;
   StepCounts steps_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -36,15 +37,16 @@ struct Server::Impl {
   Impl(ServerOptions o, std::function<RunningModel()> start)
       : options(std::move(o)),
         name(served_name_of(options)),
-        metrics(name),
+        metrics(name, options.metrics_prefix),
         http(options, metrics),
+        events(options.kv_events ? std::make_unique<KvEventPublisher>(*options.kv_events) : nullptr),
         loop(std::move(start),
              {.max_in_flight = options.engine.max_sequences + options.limits.max_queue,
               .stream_seconds = options.stream_seconds,
-              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots, .disk = options.disk},
+              .keeper = keeper_options(options, events.get()),
               .on_broken = [this](const Failure& why) { http.executors().io([this, why] { evict(why.message); }); }},
              metrics, deliver_to(http.executors())),
-        api(options, name, loop, metrics, http.executors()) {}
+        api(options, name, loop, metrics, http.executors(), events.get()) {}
   // A file that is being written asks the engine for what goes into it.
   ~Impl() { http.end_work(); }
 
@@ -57,7 +59,14 @@ struct Server::Impl {
     };
   }
 
+  static KeeperOptions keeper_options(const ServerOptions& o, KvEventPublisher* events) {
+    KeeperOptions keeper{.prefix_cache = o.prefix_cache, .n_slots = o.n_slots, .disk = o.disk, .on_page = {}};
+    if (events != nullptr) keeper.on_page = [events](const PageEvent& page) { events->push(page); };
+    return keeper;
+  }
+
   void begin_stop();
+  void refuse_requests(double seconds_to_end);
   void evict(const std::string& why);
   void wait_for_answers();
 
@@ -65,30 +74,44 @@ struct Server::Impl {
   std::string name;
   Metrics metrics;
   HttpServer http;
+  std::unique_ptr<KvEventPublisher> events;  // null: nobody asked
   EngineLoop loop;
   Api api;
   std::string failure;
   int stops = 0;
+  bool refuses = false;
   std::chrono::steady_clock::time_point stop_at;
 };
 
 void Server::Impl::begin_stop() {
-  if (++stops > 1) {
-    stop_at = std::chrono::steady_clock::now();
+  if (++stops > 1) return refuse_requests(0);
+  api.drain();
+  const double drain = failure.empty() ? options.timeouts.drain_seconds : 0;
+  if (drain == 0) return refuse_requests(options.timeouts.shutdown_seconds);
+  options.log(fmt::format("draining: /health is 503, requests are taken for {} s more", drain));
+  http.after(drain, [this] { refuse_requests(options.timeouts.shutdown_seconds); });
+}
+
+// Ends when all answers have, or after so many seconds. A second call can only shorten that.
+void Server::Impl::refuse_requests(double seconds_to_end) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds_to_end));
+  if (std::exchange(refuses, true)) {
+    stop_at = std::min(stop_at, end);
     return;
   }
+  stop_at = end;
   options.log(fmt::format("stopping: {} requests are being answered", http.exchanges()));
-  api.drain();
+  api.refuse();
   http.drain();
-  stop_at = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                   std::chrono::duration<double>(options.timeouts.shutdown_seconds));
   wait_for_answers();
 }
 
 void Server::Impl::evict(const std::string& why) {
   options.log(fmt::format("the device failed: {}", why));
   failure = why;
-  if (stops == 0) begin_stop();
+  if (stops == 0) return begin_stop();
+  refuse_requests(options.timeouts.shutdown_seconds);
 }
 
 void Server::Impl::wait_for_answers() {
@@ -112,6 +135,9 @@ const std::string& Server::failure() const {
 }
 std::uint16_t Server::port() const {
   return impl_->http.port();
+}
+const KvEventPublisher* Server::kv_events() const {
+  return impl_->events.get();
 }
 const std::string& Server::served_name() const {
   return impl_->name;

@@ -29,11 +29,12 @@ class Server {
 
   std::uint16_t port() const;
   const std::string& served_name() const;
+  const KvEventPublisher* kv_events() const;  // null: not asked for
   EngineOptions engine_options() const;
   std::int64_t kv_bytes() const;  // room for keys and values
 
   void stop_on_signals();
-  // Serves until it is stopped and every request is answered, or shutdown_seconds are over. A device that fails stops
+  // Serves until it is stopped and every request is answered, or drain_seconds and shutdown_seconds are over. A device that fails stops
   // it as well.
   void run();
   // After run(): how the device failed; empty: it did not.

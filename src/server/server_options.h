@@ -12,6 +12,8 @@
 #include "mneme/options.h"
 #include "src/engine/loop/disk_tier.h"
 #include "src/server/api/key_policies.h"
+#include "src/server/api/presets.h"
+#include "src/server/events/kv_event_publisher.h"
 
 namespace mneme::server {
 
@@ -38,7 +40,8 @@ struct ServerTimeouts {
   double read_seconds = 60;       // for a request's header and body
   double idle_seconds = 75;       // of a connection between requests
   double write_seconds = 60;      // that a client may leave an answer unread
-  double shutdown_seconds = 30;   // for answers that run, after the order to stop
+  double drain_seconds = 0;       // after the order to stop: /health says so, and requests are still taken
+  double shutdown_seconds = 30;   // for answers that run, after that
 };
 
 struct ServerOptions {
@@ -46,6 +49,7 @@ struct ServerOptions {
   std::string served_name;    // empty: the file's or folder's name
   std::string chat_template;  // in place of the model's own; empty: that
   EngineOptions engine;
+  std::vector<Preset> presets;  // models of their own: served_name:NAME
   ListenOptions listen;
   ServerLimits limits;
   ServerTimeouts timeouts;
@@ -54,9 +58,11 @@ struct ServerOptions {
   bool prefix_cache = true;
   std::filesystem::path slot_path;  // empty: slots cannot be saved
   std::int32_t n_slots = 16;
-  std::optional<DiskOptions> disk;  // under the prefix cache
-  double stream_seconds = 0.02;     // at least, between pieces of streams; 0: every token on its own
-  double heartbeat_seconds = 15;    // a comment in a stream that has nothing to say
+  std::optional<DiskOptions> disk;          // under the prefix cache
+  std::optional<KvEventOptions> kv_events;  // of the prefix cache
+  std::string metrics_prefix = "mneme";     // of the metrics' names
+  double stream_seconds = 0.02;             // at least, between pieces of streams; 0: every token on its own
+  double heartbeat_seconds = 15;            // a comment in a stream that has nothing to say
 
   // One line for each request and each event; may be called on any thread.
   std::function<void(std::string_view line)> log = [](std::string_view) {};

@@ -25,7 +25,9 @@ TEST(OptionNames, AreReadAsTheyArePrinted) {
   expect_round_trip(parse_device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}});
   expect_round_trip(parse_kv_residency,
                     {{"auto", KvResidency::kAuto}, {"device", KvResidency::kDevice}, {"host", KvResidency::kHost}});
-  expect_round_trip(parse_kv_dtype, {{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}});
+  expect_round_trip(
+      parse_kv_dtype,
+      {{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}, {"int8", KvDtype::kInt8}, {"fp8", KvDtype::kFp8}});
   expect_round_trip(
       parse_numa_policy,
       {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}});
@@ -35,8 +37,18 @@ TEST(OptionNames, AreReadAsTheyArePrinted) {
 TEST(OptionNames, AnotherNameIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(refusal([] { parse_device("gpu"); }), "device: expected cpu or cuda, found \"gpu\"");
   EXPECT_EQ(refusal([] { parse_kv_residency(""); }), "kv_store: expected auto or device or host, found \"\"");
-  EXPECT_EQ(refusal([] { parse_kv_dtype("fp8"); }), "kv_cache_dtype: expected bf16 or f16, found \"fp8\"");
+  EXPECT_EQ(refusal([] { parse_kv_dtype("f32"); }),
+            "kv_cache_dtype: expected bf16 or f16 or int8 or fp8, found \"f32\"");
   EXPECT_EQ(refusal([] { parse_numa_policy("None"); }), "numa: expected none or distribute or isolate, found \"None\"");
+}
+
+TEST(GpuLayers, AreAutoOrANumber) {
+  EXPECT_EQ(parse_gpu_layers("auto"), kAutoGpuLayers);
+  EXPECT_EQ(parse_gpu_layers("0"), 0);
+  EXPECT_EQ(parse_gpu_layers("48"), 48);
+  for (const char* text : {"", "all", "-1", "1.5", "4 ", "99999999999"})
+    EXPECT_THAT(refusal([&] { parse_gpu_layers(text); }),
+                ::testing::HasSubstr("gpu_layers: expected auto or a number"));
 }
 
 TEST(DenseLayers, AreNoneOrAList) {

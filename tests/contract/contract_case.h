@@ -34,9 +34,18 @@ class MethodContract : public ::testing::TestWithParam<ContractCase> {
   }
 };
 
+// Query heads per KV head. Under AddressSanitizer two of them: the release build has all, in a third of the time each.
+inline auto tested_groups() {
+#if defined(__SANITIZE_ADDRESS__)
+  return ::testing::Values(4, 7);
+#else
+  return ::testing::Values(1, 4, 5, 7, 8);
+#endif
+}
+
 template <std::size_t kN>
 auto with_groups(const Method (&methods)[kN]) {
-  return ::testing::Combine(::testing::ValuesIn(methods), ::testing::Values(1, 4, 5, 7, 8));
+  return ::testing::Combine(::testing::ValuesIn(methods), tested_groups());
 }
 
 // "quest_pool_none_dense_none_G4"

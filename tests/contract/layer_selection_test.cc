@@ -17,6 +17,7 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "src/tensor/half.h"
+#include "tests/contract/contract_case.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -366,7 +367,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, LayerSelectionContract,
                                                               "cutoff=reversed", "cutoff_in=all",
                                                               "positions=absolute,question_weight=0", "match=best",
                                                               "match=best,top=8,positions=absolute"),
-                                            ::testing::Values(1, 4, 5, 7, 8)),
+                                            tested_groups()),
                          variant_name);
 INSTANTIATE_TEST_SUITE_P(DotProducts, LayerSelectionContract,
                          ::testing::Combine(::testing::Values("similarity=dot,window_probe=mean,cutoff=constant",

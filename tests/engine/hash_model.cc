@@ -152,6 +152,13 @@ TestEngine::TestEngine(const EngineOptions& options, int n_threads)
     : engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get()), options,
                                       std::make_unique<ThreadPool>(n_threads))) {}
 
+EngineOptions chunked(int max_batched_tokens) {
+  EngineOptions o;
+  o.context = 4096;
+  o.max_batched_tokens = max_batched_tokens;
+  return o;
+}
+
 std::vector<std::int32_t> random_prompt(std::size_t n, std::uint64_t seed) {
   Rng rng(seed);
   std::vector<std::int32_t> tokens(n);

@@ -70,6 +70,8 @@ struct TestEngine {
   std::unique_ptr<Engine> engine;
 };
 
+// Options of an engine whose steps take that many tokens.
+EngineOptions chunked(int max_batched_tokens);
 // n tokens that depend on the seed, none of them the end token.
 std::vector<std::int32_t> random_prompt(std::size_t n, std::uint64_t seed);
 // A greedy request that ends at kHashEnd.

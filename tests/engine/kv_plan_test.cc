@@ -72,6 +72,10 @@ TEST(KvPlan, OptionsOutOfRangeAreNamed) {
   expect_error(o, kPlenty, ErrorKind::kOption, "max_batched_tokens: expected 1 or more, found 0");
   o.kv_cache_dtype = KvDtype::kF16;
   EXPECT_EQ(kv_dtype_of(o), DType::kF16);
+  o.kv_cache_dtype = KvDtype::kInt8;
+  EXPECT_EQ(kv_dtype_of(o), DType::kInt8);
+  o.kv_cache_dtype = KvDtype::kFp8;
+  EXPECT_EQ(kv_dtype_of(o), DType::kFp8);
 }
 
 TEST(KvPlan, HugeNumbersDoNotOverflow) {

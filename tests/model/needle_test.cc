@@ -43,5 +43,10 @@ TEST(NeedleTest, AnswersExactlyWithKeysAndValuesInF16) {
   expect_exact(DType::kF16, {{NeedleKind::kNumber, kShort}, {NeedleKind::kRegister, kShort}});
 }
 
+TEST(NeedleTest, AnswersExactlyWithKeysAndValuesIn8Bits) {
+  expect_exact(DType::kInt8, {{NeedleKind::kNumber, kShort}, {NeedleKind::kRegister, kShort}});
+  expect_exact(DType::kFp8, {{NeedleKind::kNumber, kShort}, {NeedleKind::kRegister, kShort}});
+}
+
 }  // namespace
 }  // namespace mneme

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <tuple>
 
-#include "src/recipes/blocks/cpu_blocks.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
@@ -16,14 +15,12 @@ std::shared_ptr<const Plan> plan_of(std::string_view recipe, std::int32_t head_d
   return compile(parse_recipe(recipe), {.n_layers = 32, .n_heads = 32, .n_kv_heads = kv_heads, .head_dim = head_dim});
 }
 
-TEST(DeviceForm, DefaultsOfAllMethodsButThoseOfBlocksOfTheCpuRunOnADevice) {
+TEST(DeviceForm, AllMethodsButThreeAreTheDevicesOwn) {
   for (const RecipeRow& row : recipe_table()) {
-    const char* refusal = device_refusal(*plan_of(row.name));
-    if (row.name == "clusterkv" || row.name == "infllm" || row.name == "q_llm") {
-      EXPECT_NE(refusal, nullptr) << row.name;  // blocks of 65,535 tokens; a unit's few keys by their mean
-    } else {
-      EXPECT_EQ(refusal, cpu_block(*plan_of(row.name))) << row.name;
-    }
+    // Blocks of 65,535 tokens; a unit's few keys by their mean; the question in answers.
+    const bool by_host = row.name == "clusterkv" || row.name == "infllm" || row.name == "q_llm";
+    EXPECT_EQ(device_form(*plan_of(row.name)) == DeviceForm::kHost, by_host) << row.name;
+    EXPECT_EQ(host_reason(*plan_of(row.name)) != nullptr, by_host) << row.name;
   }
 }
 
@@ -50,6 +47,12 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"fier:hold=64", 128, DeviceForm::kUnfused},
                                                {"fier:cutoff=top_p:0.85", 128, DeviceForm::kFused},
                                                {"louiskv:unit=page:32,index=box,sink=32", 128, DeviceForm::kFused},
+                                               {"mneme", 128, DeviceForm::kUnfused},
+                                               {"mneme:index=centroids:4", 128, DeviceForm::kUnfused},
+                                               {"mneme:index=sketch:12", 128, DeviceForm::kUnfused},
+                                               {"fier:index=sketch:12", 128, DeviceForm::kFused},
+                                               {"fier:index=sketch:12,schedule=speculative", 128, DeviceForm::kUnfused},
+                                               {"mneme:select=layer,schedule=every_step", 128, DeviceForm::kUnfused},
                                                {"actqkv", 128, DeviceForm::kFused}}) {
     EXPECT_EQ(device_form(*plan_of(recipe, head_dim)), form) << recipe << ", " << head_dim;
     if (form == DeviceForm::kFused && !plan_of(recipe, head_dim)->lists &&
@@ -93,19 +96,49 @@ TEST(DeviceForm, PagesOf32AreAttendedAsPagesUnderAnyIndex) {
     EXPECT_EQ(has_page_entries(*plan_of(recipe)), entries) << recipe;
 }
 
-// What a device does not run yet is refused with what to change.
-TEST(DeviceForm, RefusesWithAReason) {
-  for (const auto& [recipe, words] : {std::pair{"louiskv:index=box", "--kv index=centroid"},
-                                      {"louiskv:block=10000", "--kv block=8192"},
-                                      {"louiskv:probe=previous_layer", "--kv probe=current"},
+// Blocks that no kernel has are named, with what a kernel would take.
+TEST(DeviceForm, TheHostAttendsWhatNoKernelDoes) {
+  for (const auto& [recipe, words] : {std::pair{"louiskv:index=box", "index=centroid"},
+                                      {"louiskv:index=cuboid", "index=centroid"},
+                                      {"louiskv:block=10000", "block=8192"},
+                                      {"louiskv:probe=previous_layer", "probe=current"},
                                       {"louiskv:domain=attention", "domain=candidates"},
-                                      {"mneme:unit=page:128,sink=128", "--kv unit=page:64"},
-                                      {"actqkv:match=mean,top=4", "--kv match=best,top=32"}}) {
-    const char* refusal = device_refusal(*plan_of(recipe));
-    ASSERT_NE(refusal, nullptr) << recipe;
-    EXPECT_NE(std::string(refusal).find(words), std::string::npos) << recipe << ": " << refusal;
-    EXPECT_EQ(device_form(*plan_of(recipe)), DeviceForm::kNone) << recipe;
+                                      {"louiskv:pool=maxQ", "pool=meanS"},
+                                      {"louiskv:pool=none", "pool=meanS"},
+                                      {"mneme:unit=page:128,sink=128", "unit=page:64"},
+                                      {"infllm", "unit=page:32"},
+                                      {"infllm:unit=page:32", "similarity=dot"},
+                                      {"actqkv:question_in=all", "question_in=all"},
+                                      {"actqkv:unit=page:64", "unit=page:32"},
+                                      {"actqkv:positions=absolute", "positions=one_angle"},
+                                      {"actqkv:recent=100", "multiples of 32"},
+                                      {"actqkv:match=mean,top=4", "match=best,top=32"}}) {
+    const auto plan = plan_of(recipe);
+    const char* reason = host_reason(*plan);
+    ASSERT_NE(reason, nullptr) << recipe;
+    EXPECT_NE(std::string(reason).find(words), std::string::npos) << recipe << ": " << reason;
+    EXPECT_EQ(device_form(*plan), DeviceForm::kHost) << recipe;
   }
+  Recipe heads = parse_recipe("window");
+  heads.full_heads = FullHeads{.n_layers = 2, .n_kv_heads = 2, .full = {1, 0, 0, 1}};
+  const MethodShape shape{.n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64};
+  EXPECT_EQ(device_form(*compile(heads, shape)), DeviceForm::kHost);
+}
+
+// Layers with a window of the model's own: a method's positions are the host's to turn.
+TEST(DeviceForm, WindowsOfMethodAndModelTogetherAreTheHosts) {
+  const MethodShape shape{
+      .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .sliding_window = 128, .windowed = {true, false}};
+  EXPECT_EQ(device_form(*compile(parse_recipe("streaming_llm"), shape)), DeviceForm::kHost);
+  EXPECT_EQ(device_form(*compile(parse_recipe("freekv"), shape)), DeviceForm::kFused);
+}
+
+TEST(DeviceForm, BudgetsOfPromptsGoWithUnitsOfAllKinds) {
+  for (const char* recipe : {"quest:unit=page:32,recent=64,budget=norm", "freekv:recent=64,budget=norm,rows=7",
+                             "freekv:unit=token,index=one_bit,recent=64,budget=norm", "fier:budget=norm,loss=0.2",
+                             "oracle:budget=norm", "random:budget=norm", "louiskv:budget=norm",
+                             "louiskv:unit=page:32,index=box,recent=64,budget=norm,sink=32", "refreekv"})
+    EXPECT_EQ(host_reason(*plan_of(recipe)), nullptr) << recipe;
 }
 
 }  // namespace

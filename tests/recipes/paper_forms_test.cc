@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "src/base/error.h"
-#include "src/recipes/blocks/cpu_blocks.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -36,38 +35,6 @@ TEST(PaperForms, TakeABudgetAndNothingElse) {
   }
   EXPECT_THROW(make_recipe("h2o.paper", {.sink = 4}), Error);
   EXPECT_THROW(make_recipe("h2o.paper", {.dense_layers = {{0}}}), Error);
-}
-
-// What a device cannot run is named; what it could before, it still can.
-TEST(CpuBlocks, AreNamedAndNothingElseIs) {
-  constexpr MethodShape kShape{.n_layers = 4, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
-  const auto block = [&](const char* text) { return cpu_block(*compile(parse_recipe(text), kShape)); };
-  for (const char* text : {"freekv",
-                           "quest:unit=page:32",
-                           "fier",
-                           "louiskv",
-                           "snapkv",
-                           "h2o",
-                           "actqkv",
-                           "window",
-                           "oracle",
-                           "freekv:gate=mass",
-                           "mneme",
-                           "mneme:index=sketch:8",
-                           "mneme:index=moments",
-                           "oracle:domain=attention",
-                           "freekv:gate=mass,eps_of=attended",
-                           "pyramidkv",
-                           "adakv",
-                           "fier:unit=page:32,page_score=lse",
-                           "arkvale",
-                           "clusterkv",
-                           "twilight",
-                           "quest:hold=4",
-                           "fier:open_group=score"})
-    EXPECT_EQ(block(text), nullptr) << text;
-  EXPECT_STREQ(block("infllm"), "similarity=dot");
-  EXPECT_STREQ(block("q_llm"), "question_in=all");
 }
 
 }  // namespace

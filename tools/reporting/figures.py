@@ -152,5 +152,39 @@ def answers_by_bytes(length):
     return draw
 
 
+PLANNED = [(1, "grey"), (2, "orange"), (4, "purple"), (8, "blue"), (64, "green")]
+PLANNED_CONTEXTS = [(n * KIB, f"{n}K") for n in (8, 32, 128, 512)] + [(2048 * KIB, "2M")]
+
+
+def planned(title, unit, value, ticks):
+    """A value of `mneme plan --sweep` against the context, for numbers of GPUs."""
+    rows = records.load("m14-plan")["rows"]
+    series = []
+    for gpus, colour in PLANNED:
+        points = sorted((r["context"], value(r)) for r in rows if r["gpus"] == gpus)
+        series.append(Series(f"{gpus} GPU{'s' if gpus > 1 else ''} {number(points[-1][1])}", points, colour,
+                             bold=gpus == 8))
+    said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
+    return svg(Chart(
+        title=f"{title} (log scale)", x_title="tokens of context",
+        description=f"{unit} against context length on 1 to 64 H200s as mneme plan computes it, Llama 3.1 70B shape, bf16, "
+                    f"FreeKV, as many sequences as fit up to 256. {said}.",
+        x=Axis(8 * KIB, 4096 * KIB, PLANNED_CONTEXTS, log=True),
+        y=Axis(ticks[0], ticks[-1], [(v, f"{v:,}") for v in ticks], log=True), series=series))
+
+
+def plan_throughput():
+    """Planned tokens a second against context length."""
+    return planned("Tokens a second, all sequences: computed", "Decode throughput", lambda r: r["tokens_per_second"],
+                   (20, 100, 500, 2000, 12000))
+
+
+def plan_cost():
+    """Planned cost of a token against context length."""
+    return planned("GPU milliseconds a token: computed", "GPU time of a decoded token",
+                   lambda r: 1e3 * r["gpus"] / r["tokens_per_second"], (1, 5, 20, 100, 200))
+
+
 FIGURES = {**{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},
-           "decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy}
+           "decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy,
+           "plan-throughput.svg": plan_throughput, "plan-cost.svg": plan_cost}

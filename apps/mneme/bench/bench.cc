@@ -21,6 +21,7 @@
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/kv_plan.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -37,6 +38,7 @@ struct CaseOptions {
 struct MachineOptions {
   std::string device = "cpu";
   std::string kv_store = "device", kv_dtype = "bf16";
+  int gpu_layers = kAutoGpuLayers;  // all
   int threads = 0;
   bool no_pin = false, deterministic = false;
   std::string numa = "none";
@@ -111,7 +113,7 @@ void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
 
 // Everything that the command says of the report.
 BenchReport report_of(const BenchCommand& o, const Machine& machine, const ModelConfig& config, int threads) {
-  const DType kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
+  const DType kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)});
   return {.decode = o.decode,
           .model = bench_model_name(o.model),
           .machine = machine,
@@ -156,6 +158,7 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
                                            {.random = !o.model.shape.empty(),
                                             .mix = bench_weight_mix(o.model),
                                             .options = options,
+                                            .gpu_layers = o.machine.gpu_layers,
                                             .deepest = context,
                                             .most = *std::max_element(o.cases.batches.begin(), o.cases.batches.end())});
   report.device = bench->device();
@@ -168,9 +171,13 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
-  if (!cuda && (o.machine.kv_store != "device" || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
-                !o.cases.recalls.empty() || o.cases.unfused))
-    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (!cuda &&
+      (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
+       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
+    fail(ErrorKind::kOption,
+         "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
+    fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
@@ -189,7 +196,7 @@ int bench(BenchCommand o) {
   const CpuContext cpu{.pool = &pool, .rounding = o.machine.deterministic ? Rounding::kFixed : Rounding::kFast};
   std::unique_ptr<Model> model =
       load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere);
-  const BenchOptions options{.kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16,
+  const BenchOptions options{.kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)}),
                              .steps = o.cases.steps,
                              .warmup = o.cases.warmup,
                              .chunk_tokens = o.cases.chunk_tokens,
@@ -209,28 +216,27 @@ int bench(BenchCommand o) {
 void add_case_options(CLI::App& c, BenchCommand& o) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   const auto add = [](CLI::Option* option) { option->group("Cases"); };
-  add(c.add_option(
-           "--depth", o.cases.depths,
-           o.decode ? "Tokens in the cache before the first step (default 2048)" : "Tokens of a prompt (default 2048)")
+  add(c.add_option("--depth", o.cases.depths,
+                   o.decode ? "Tokens in the KV cache before the first step (default 2048)"
+                            : "Tokens of a prompt (default 2048)")
           ->type_name("TOKENS,...")
           ->delimiter(',')
           ->check(whole_number(o.decode ? 0 : 1, kMost)));
-  add(c.add_option("--batch", o.cases.batches, "Sequences that are computed together (default 1)")
+  add(c.add_option("--batch", o.cases.batches, "Sequences of one step (default 1)")
           ->type_name("N,...")
           ->delimiter(',')
           ->check(whole_number(1, 4096)));
-  add(c.add_option("-n,--steps", o.cases.steps,
-                   o.decode ? "Timed steps of each case" : "How often each case's prompts are read")
+  add(c.add_option("-n,--steps", o.cases.steps, o.decode ? "Timed steps per case" : "Timed repetitions per case")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
   if (o.decode)
-    add(c.add_option("--warmup", o.cases.warmup, "Steps before them")
+    add(c.add_option("--warmup", o.cases.warmup, "Untimed steps before them")
             ->capture_default_str()
             ->check(whole_number(0, 1 << 20)));
   add(c.add_option("--turnover", o.cases.turnovers,
                    o.decode
-                       ? "With --device cuda: shares of what is selected that a step replaces, drawn in place of "
-                         "what the random weights would select"
+                       ? "With --device cuda: shares of the selection that a step replaces, drawn at random in place "
+                         "of what random weights select"
                        : "With --device cuda, of methods whose windows select: shares that a window replaces, drawn "
                          "in place of what the random weights would select")
           ->type_name("X,...")
@@ -238,7 +244,7 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
           ->check(CLI::Range(0.0, 1.0)));
   if (o.decode) {
     add(c.add_option("--correction", o.cases.corrections,
-                     "With --device cuda: shares of KV heads that a gate flags, drawn in place of its outcomes")
+                     "With --device cuda: shares of KV heads that the gate flags, drawn at random")
             ->type_name("X,...")
             ->delimiter(',')
             ->check(CLI::Range(0.0, 1.0)));
@@ -256,8 +262,8 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
   }
   if (o.decode)
     add(c.add_flag("--unfused", o.cases.unfused,
-                   "With --device cuda: select by the kernels that take any recipe, where fused ones do too"));
-  add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Prompt tokens that are computed together")
+                   "With --device cuda: select by the unfused kernels, which take any recipe"));
+  add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Tokens of a prefill chunk")
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
@@ -265,7 +271,7 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
 
 void add_machine_options(CLI::App& c, BenchCommand& o) {
   const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
-  add(c.add_option("--device", o.machine.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+  add(c.add_option("--device", o.machine.device, "cpu, or cuda: the first NVIDIA GPU")
           ->type_name("NAME")
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
@@ -273,36 +279,42 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
           ->type_name("WHERE")
           ->capture_default_str()
           ->check(one_of({"device", "host"})));
-  add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype, "How keys and values are stored: bf16 or f16")
+  add(c.add_option("--gpu-layers", o.machine.gpu_layers,
+                   "With --device cuda, layers whose weights lie on the device; the others' lie in host memory "
+                   "(default: all)")
+          ->type_name("N")
+          ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype,
+                   "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")
           ->capture_default_str()
-          ->check(one_of({"bf16", "f16"})));
-  add(c.add_option("-t,--threads", o.machine.threads, "Threads that compute (default: one per CPU)")
+          ->check(one_of({"bf16", "f16", "int8", "fp8"})));
+  add(c.add_option("-t,--threads", o.machine.threads, "Compute threads (default: one per CPU)")
           ->check(whole_number(1, 1024)));
-  add(c.add_flag("--no-pin", o.machine.no_pin, "Let threads move between CPUs"));
-  add(c.add_option("--numa", o.machine.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
+  add(c.add_flag("--no-pin", o.machine.no_pin, "Do not pin threads to CPUs"));
+  add(c.add_option("--numa", o.machine.numa, "NUMA policy: none, distribute (over all nodes), isolate (on one)")
           ->type_name("POLICY")
           ->capture_default_str()
           ->check(one_of({"none", "distribute", "isolate"})));
-  add(c.add_flag("--deterministic", o.machine.deterministic, "Fixed tiles: the same rounding in every batch"));
+  add(c.add_flag("--deterministic", o.machine.deterministic, "Batch-invariant rounding by fixed tiles"));
 }
 
 void add_one(CLI::App& app, int& code, bool decode) {
   auto options = std::make_shared<BenchCommand>();
   options->decode = decode;
   if (!decode) options->cases.steps = 1;
-  CLI::App* c =
-      app.add_subcommand(decode ? "decode" : "prefill", decode ? "One token a step, at depths" : "Prompts, in chunks");
+  CLI::App* c = app.add_subcommand(decode ? "decode" : "prefill", decode ? "Time decode steps at context depths"
+                                                                         : "Time the prefill of prompts, in chunks");
   add_bench_model_options(*c, options->model);
   add_case_options(*c, *options);
   add_kv_options(*c, options->kv, options->methods);
   add_machine_options(*c, *options);
-  c->add_flag("--json", options->output.json, "One JSON object")->group("Output");
-  c->add_option("--trace", options->output.trace, "Writes the timed steps as a Chrome trace")
+  c->add_flag("--json", options->output.json, "Print one JSON object")->group("Output");
+  c->add_option("--trace", options->output.trace, "Write the timed steps as a Chrome trace")
       ->type_name("FILE")
       ->check(not_empty())
       ->group("Output");
-  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (there is none without a terminal)")
+  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
       ->group("Output");
   c->callback([options, &code] { code = bench(*options); });
 }
@@ -310,7 +322,7 @@ void add_one(CLI::App& app, int& code, bool decode) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("bench", "Time steps, and hold them against what the machine can do");
+  CLI::App* c = app.add_subcommand("bench", "Time steps, beside the machine's limits");
   c->require_subcommand(1);
   add_one(*c, code, true);
   add_one(*c, code, false);

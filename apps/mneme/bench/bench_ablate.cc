@@ -143,18 +143,18 @@ int ablate(AblateCommand o) {
 
 void add_bench_ablate(CLI::App& bench, int& code) {
   auto options = std::make_shared<AblateCommand>();
-  CLI::App* c = bench.add_subcommand(
-      "ablate", "What speculation, the copy path, layout and buffers of a recall are worth (needs a GPU)");
+  CLI::App* c =
+      bench.add_subcommand("ablate", "Ablate a recall: speculation, copy path, layout, buffers (needs a GPU)");
   add_bench_model_options(*c, options->model);
-  c->add_option("--depth", options->depths, "Tokens in the cache before the first step (default 32768)")
+  c->add_option("--depth", options->depths, "Tokens in the KV cache before the first step (default 32768)")
       ->type_name("TOKENS,...")
       ->delimiter(',')
       ->check(whole_number(64, 1 << 24));
-  c->add_option("--batch", options->batches, "Sequences that are computed together (default 1)")
+  c->add_option("--batch", options->batches, "Sequences of one step (default 1)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 8));
-  c->add_option("-n,--steps", options->steps, "Timed steps of each case")
+  c->add_option("-n,--steps", options->steps, "Timed steps per case")
       ->capture_default_str()
       ->check(whole_number(1, 1 << 20));
   c->add_option("--turnover", options->turnover, "Share of the selected pages that a step replaces")
@@ -164,8 +164,8 @@ void add_bench_ablate(CLI::App& bench, int& code) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
   add_kv_block_options(*c, options->kv);
-  c->add_flag("--json", options->json, "One JSON object");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)");
+  c->add_flag("--json", options->json, "Print one JSON object");
+  c->add_flag("--no-progress", options->no_progress, "No progress bar (never shown without a terminal)");
   c->callback([options, &code] { code = ablate(*options); });
 }
 

@@ -42,14 +42,14 @@ int attention(const AttentionCommand& o) {
 
 void add_bench_attention(CLI::App& bench, int& code) {
   auto options = std::make_shared<AttentionCommand>();
-  CLI::App* c = bench.add_subcommand("attention", "A prompt's causal attention in one layer, by itself (needs a GPU)");
+  CLI::App* c = bench.add_subcommand("attention", "Time a prompt's causal attention in one layer (needs a GPU)");
   add_bench_model_options(*c, options->model);
   c->add_option("-p,--prompt", options->lengths, "Tokens of the prompt (default 32768)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 1 << 20));
-  c->add_option("-n,--repetitions", options->times, "How often it is timed (default 10)")->check(whole_number(1, 1000));
-  c->add_flag("--json", options->json, "One JSON object");
+  c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 10)")->check(whole_number(1, 1000));
+  c->add_flag("--json", options->json, "Print one JSON object");
   c->callback([options, &code] { code = attention(*options); });
 }
 

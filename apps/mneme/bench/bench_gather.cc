@@ -87,7 +87,7 @@ int gather(const GatherCommand& o) {
 void add_bench_gather(CLI::App& bench, int& code) {
   auto options = std::make_shared<GatherCommand>();
   CLI::App* c = bench.add_subcommand(
-      "gather", "Blocks of host memory gathered by the device, alone and during decode steps (needs a GPU)");
+      "gather", "Time gathers of host memory blocks by the device, alone and beside decode steps (needs a GPU)");
   add_bench_model_options(*c, options->model);
   c->add_option("--block", options->blocks, "Bytes of a block, multiples of 512 (default 512,4096,16384,65536)")
       ->type_name("BYTES,...")
@@ -99,11 +99,11 @@ void add_bench_gather(CLI::App& bench, int& code) {
             return good ? std::string() : "expected a multiple of 512 up to 1048576, found \"" + text + "\"";
           },
           "", "block"));
-  c->add_option("--blocks-of-threads", options->threads, "How many move them (default 1,2,4,8,16)")
+  c->add_option("--thread-blocks,--blocks-of-threads", options->threads, "Thread blocks that copy (default 1,2,4,8,16)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 1024));
-  c->add_option("--pool", options->pools, "GiB of host memory that they lie in (default 8)")
+  c->add_option("--pool", options->pools, "GiB of host memory that the blocks are spread over (default 8)")
       ->type_name("GIB,...")
       ->delimiter(',')
       ->check(number(0.25, 1024));
@@ -111,7 +111,7 @@ void add_bench_gather(CLI::App& bench, int& code) {
       ->type_name("FORM,...")
       ->delimiter(',')
       ->check(one_of({"bulk", "loads"}));
-  c->add_flag("--json", options->json, "One JSON object");
+  c->add_flag("--json", options->json, "Print one JSON object");
   c->callback([options, &code] { code = gather(*options); });
 }
 

@@ -63,24 +63,23 @@ int gemm(const GemmCommand& o) {
 
 void add_bench_gemm(CLI::App& bench, int& code) {
   auto options = std::make_shared<GemmCommand>();
-  CLI::App* c = bench.add_subcommand(
-      "gemm", "The GEMMs of a layer with few rows, by type of the weights, by themselves (needs a GPU)");
-  c->add_option("--shape", options->shape, "A known shape (docs/guide/measure.md)")
+  CLI::App* c = bench.add_subcommand("gemm", "Time a layer's skinny GEMMs by weight type (needs a GPU)");
+  c->add_option("--shape", options->shape, "Known model shape (docs/guide/measure.md)")
       ->type_name("NAME")
       ->capture_default_str();
-  c->add_option("--weights", options->weights, "Types of the weights: those of mneme bench decode (default bf16)")
+  c->add_option("--weights", options->weights, "Weight types, those of mneme bench decode (default bf16)")
       ->type_name("TYPE,...")
       ->delimiter(',');
   c->add_option("--rows", options->rows, "Rows of activations (default 1)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 64));
-  c->add_option("--splits", options->splits, "Parts of K; 0: as the shape needs (default 0)")
+  c->add_option("--splits", options->splits, "Splits of K; 0: by shape (default 0)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(0, 8));
-  c->add_option("-n,--repetitions", options->times, "How often it is timed (default 10)")->check(whole_number(1, 1000));
-  c->add_flag("--json", options->json, "One JSON object");
+  c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 10)")->check(whole_number(1, 1000));
+  c->add_flag("--json", options->json, "Print one JSON object");
   c->callback([options, &code] { code = gemm(*options); });
 }
 

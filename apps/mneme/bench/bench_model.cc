@@ -71,11 +71,9 @@ BenchShape shape_of_file(const std::string& path) {
 }  // namespace
 
 void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
-  c.add_option("-m,--model", o.model.path, "A .gguf file, or the folder of a Hugging Face model")
-      ->type_name("PATH")
-      ->group("Model");
+  c.add_option("-m,--model", o.model.path, "GGUF file or Hugging Face folder")->type_name("PATH")->group("Model");
   add_hf_option(c, o.model)->group("Model");
-  c.add_option("--shape", o.shape, "A known shape with random weights: llama-3.2-1b, ... (docs/guide/measure.md)")
+  c.add_option("--shape", o.shape, "Known model shape with random weights: llama-3.2-1b, ... (docs/guide/measure.md)")
       ->type_name("NAME")
       ->group("Model");
   c.add_option("--weights", o.weights,

@@ -1,4 +1,4 @@
-// `mneme bench choose`: tokens selected by 1-bit keys in one layer, and attended, by themselves.
+// `mneme bench select`: tokens selected by 1-bit keys in one layer, and attended, by themselves.
 #include <fmt/format.h>
 
 #include <memory>
@@ -47,7 +47,7 @@ int select(const SelectCommand& o) {
                          {"attended_bytes", r.attended_bytes}});
     }
   AnswerWriter out;
-  out.write(o.json ? device_test_json("choose", device_info(0), bench_model_name(o.model), results) : table);
+  out.write(o.json ? device_test_json("select", device_info(0), bench_model_name(o.model), results) : table);
   out.end_line();
   return 0;
 }
@@ -56,22 +56,23 @@ int select(const SelectCommand& o) {
 
 void add_bench_select(CLI::App& bench, int& code) {
   auto options = std::make_shared<SelectCommand>();
-  CLI::App* c = bench.add_subcommand(
-      "choose", "Tokens selected by 1-bit keys in one layer, and attended, by themselves (needs a GPU)");
+  CLI::App* c =
+      bench.add_subcommand("select", "Time the 1-bit scan, selection and attention of one layer (needs a GPU)");
+  c->alias("choose");  // its name in 0.1
   add_bench_model_options(*c, options->model);
   c->add_option("--depth", options->depths, "Tokens of the context (default 32768)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(64, 1 << 20));
-  c->add_option("--group", options->groups, "Tokens of a group of keys: 32, 64, 128, 256 (default 32)")
+  c->add_option("--group", options->groups, "Tokens of a quantisation group: 32, 64, 128, 256 (default 32)")
       ->type_name("N,...")
       ->delimiter(',')
       ->check(one_of({"32", "64", "128", "256"}));
-  c->add_option("--kv-budget", options->budget, "Tokens that are attended (default 2048)")
+  c->add_option("--kv-budget", options->budget, "Attended tokens (default 2048)")
       ->type_name("TOKENS")
       ->check(whole_number(1, 1 << 16));
-  c->add_option("-n,--repetitions", options->times, "How often it is timed (default 20)")->check(whole_number(1, 1000));
-  c->add_flag("--json", options->json, "One JSON object");
+  c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 20)")->check(whole_number(1, 1000));
+  c->add_flag("--json", options->json, "Print one JSON object");
   c->callback([options, &code] { code = select(*options); });
 }
 

@@ -186,54 +186,50 @@ int bench_serve(BenchServe o) {
 
 void add_target_options(CLI::App& c, BenchServe& o) {
   const auto add = [](CLI::Option* option) { option->group("Server"); };
-  add(c.add_option("-m,--model", o.model, "Start a server for this model, in this process (default: use one that runs)")
+  add(c.add_option("-m,--model", o.model, "Start a server for this model in this process (default: use a running one)")
           ->type_name("PATH"));
-  add(c.add_option("--host", o.load.host, "Where the server runs")->capture_default_str());
-  add(c.add_option("--port", o.load.port, "Its port")->capture_default_str()->check(whole_number(1, 65535)));
-  add(c.add_option("--api-key", o.load.api_key, "Its key")->type_name("KEY"));
-  add(c.add_option("--served-model-name", o.load.model, "Its model (default: the first that it names)")
+  add(c.add_option("--host", o.load.host, "Host of the server")->capture_default_str());
+  add(c.add_option("--port", o.load.port, "Port of the server")->capture_default_str()->check(whole_number(1, 65535)));
+  add(c.add_option("--api-key", o.load.api_key, "API key of the server")->type_name("KEY"));
+  add(c.add_option("--served-model-name", o.load.model, "Model of the server (default: the first it lists)")
           ->type_name("NAME"));
-  add(c.add_option("--max-num-seqs,--parallel", o.server.engine.max_sequences,
-                   "With -m: answers that are computed together")
+  add(c.add_option("--max-num-seqs,--parallel", o.server.engine.max_sequences, "With -m: sequences of one step")
           ->capture_default_str()
           ->check(whole_number(1, 4096)));
-  add(c.add_option("-t,--threads", o.server.engine.threads, "With -m: threads that compute")
-          ->check(whole_number(1, 1024)));
-  add(c.add_flag("--deterministic", o.server.engine.deterministic, "With -m: fixed tiles"));
-  add(c.add_flag("--no-prefix-caching", o.no_prefix_cache, "With -m: without the prefix cache"));
+  add(c.add_option("-t,--threads", o.server.engine.threads, "With -m: compute threads")->check(whole_number(1, 1024)));
+  add(c.add_flag("--deterministic", o.server.engine.deterministic, "With -m: batch-invariant rounding by fixed tiles"));
+  add(c.add_flag("--no-prefix-caching", o.no_prefix_cache, "With -m: disable the prefix cache"));
 }
 
 void add_load_options(CLI::App& c, BenchServe& o) {
   const auto add = [](CLI::Option* option) { option->group("Load"); };
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  add(c.add_option("-n,--requests,--num-prompts", o.load.requests, "Requests")
+  add(c.add_option("-n,--requests,--num-prompts", o.load.requests, "Number of requests")
           ->capture_default_str()
           ->check(whole_number(1, 10000000)));
-  add(c.add_option("--request-rate", o.load.request_rate, "Requests a second, with random gaps; 0: no gaps")
+  add(c.add_option("--request-rate", o.load.request_rate, "Requests a second, by a Poisson process; 0: all at once")
           ->capture_default_str()
           ->check(number(0, 1e6)));
-  add(c.add_option("--max-concurrency", o.load.max_concurrency, "Requests at once; 0: no limit")
+  add(c.add_option("--max-concurrency", o.load.max_concurrency, "Concurrent requests; 0: no limit")
           ->capture_default_str()
           ->check(whole_number(0, 1 << 20)));
-  add(c.add_option("--prompt-tokens,--input-len", o.load.prompt_tokens, "Lengths of prompts, taken in turn (512)")
+  add(c.add_option("--prompt-tokens,--input-len", o.load.prompt_tokens, "Prompt lengths, used in turn (default 512)")
           ->type_name("TOKENS,...")
           ->delimiter(',')
           ->check(whole_number(1, kMost)));
-  add(c.add_option("--output-tokens,--output-len", o.load.output_tokens, "Length of answers")
+  add(c.add_option("--output-tokens,--output-len", o.load.output_tokens, "Tokens of an answer")
           ->capture_default_str()
           ->check(whole_number(1, kMost)));
-  add(c.add_option("--shared-tokens,--prefix-len", o.load.shared_tokens,
-                   "Tokens at the beginning that all prompts have")
+  add(c.add_option("--shared-tokens,--prefix-len", o.load.shared_tokens, "Tokens of the prefix that all prompts share")
           ->capture_default_str()
           ->check(whole_number(0, kMost)));
-  add(c.add_option("--kv", o.load.kv,
-                   "How answers attend, as requests say it: '{\"method\": \"quest\", \"budget\": 1024}'")
+  add(c.add_option("--kv", o.load.kv, "The requests' field kv: '{\"method\": \"quest\", \"budget\": 1024}'")
           ->type_name("JSON"));
-  add(c.add_option("-s,--seed", o.load.seed, "Of prompts and gaps")->capture_default_str());
+  add(c.add_option("-s,--seed", o.load.seed, "Seed of prompts and gaps")->capture_default_str());
   for (const auto& [name, field, words] :
-       {std::tuple("--ttft-ms", &o.ttft_ms, "A good answer's first token comes within this time; 0: any"),
-        std::tuple("--tpot-ms", &o.tpot_ms, "Its further tokens take no longer than this in the mean; 0: any"),
-        std::tuple("--e2e-ms", &o.e2e_ms, "All of it comes within this time; 0: any")}) {
+       {std::tuple("--ttft-ms", &o.ttft_ms, "Goodput counts answers with TTFT up to this; 0: any"),
+        std::tuple("--tpot-ms", &o.tpot_ms, "Goodput counts answers with TPOT up to this; 0: any"),
+        std::tuple("--e2e-ms", &o.e2e_ms, "Goodput counts answers that end within this; 0: any")}) {
     c.add_option(name, *field, words)->type_name("MS")->check(number(0, 1e9))->group("Goodput");
   }
 }
@@ -242,11 +238,11 @@ void add_load_options(CLI::App& c, BenchServe& o) {
 
 void add_bench_serve(CLI::App& bench, int& code) {
   auto options = std::make_shared<BenchServe>();
-  CLI::App* c = bench.add_subcommand("serve", "Load on a server: latencies, throughput, goodput");
+  CLI::App* c = bench.add_subcommand("serve", "Load-test a server: latencies, throughput, goodput");
   add_target_options(*c, *options);
   add_load_options(*c, *options);
-  c->add_flag("--json", options->json, "One JSON object")->group("Output");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)")
+  c->add_flag("--json", options->json, "Print one JSON object")->group("Output");
+  c->add_flag("--no-progress", options->no_progress, "No progress bar (never shown without a terminal)")
       ->group("Output");
   c->footer("Example: mneme bench serve -m models/needle-27m-q8_0.gguf -n 64 --max-concurrency 8 --prompt-tokens 64");
   c->callback([options, &code] {

@@ -225,20 +225,20 @@ int doctor(const DoctorOptions& o) {
 
 void add_doctor(CLI::App& app, int& code) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* c = app.add_subcommand("doctor", "What this machine can do, and what a model would need");
+  CLI::App* c = app.add_subcommand("doctor", "Show what this machine can do, and what a model needs");
   add_bench_model_options(*c, options->model);
   const auto group = [](CLI::Option* option) { option->group("What to look at"); };
   group(c->add_option("-c,--max-model-len,--ctx-size", options->context,
-                      "Longest prompt and answer together (default: what the model was made for)")
+                      "Context length: prompt and answer (default: the model's)")
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
-  group(c->add_option("--batch", options->batch, "Sequences at the same time")
+  group(c->add_option("--batch", options->batch, "Concurrent sequences")
             ->capture_default_str()
             ->check(whole_number(1, 4096)));
-  group(c->add_option("-t,--threads", options->threads, "Threads that compute (default: one per CPU)")
+  group(c->add_option("-t,--threads", options->threads, "Compute threads (default: one per CPU)")
             ->check(whole_number(1, 1024)));
-  group(c->add_flag("--json", options->json, "One JSON object"));
-  c->footer("Rates are measured, for some seconds. Example: mneme doctor --shape llama-3.1-8b --weights q8_0 -c 32768");
+  group(c->add_flag("--json", options->json, "Print one JSON object"));
+  c->footer("Measures rates for some seconds. Example: mneme doctor --shape llama-3.1-8b --weights q8_0 -c 32768");
   c->callback([options, &code] { code = doctor(*options); });
 }
 

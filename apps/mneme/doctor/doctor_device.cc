@@ -23,6 +23,29 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", gibibytes(bytes));
 }
 
+// Bytes of a shape's weights by where they stand, shared out by numbers of parameters.
+struct WeightShares {
+  std::vector<LayerWeightBytes> layers;
+  std::int64_t outer = 0;  // embedding and head
+};
+WeightShares shares_of(const BenchShape& shape) {
+  const ModelConfig& c = shape.config;
+  const double byte = static_cast<double>(shape.weight_bytes) / static_cast<double>(parameter_count(c));
+  const auto bytes = [byte](std::int64_t n) { return static_cast<std::int64_t>(static_cast<double>(n) * byte); };
+  WeightShares shares{.layers = {}, .outer = bytes((c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden)};
+  const std::int64_t experts = bytes(3 * c.experts.n * c.experts.ffn * c.hidden);
+  const std::int64_t others = (shape.weight_bytes - shares.outer) / c.n_layers - experts;
+  shares.layers.assign(static_cast<std::size_t>(c.n_layers), {.experts = experts, .others = others});
+  return shares;
+}
+
+std::string placement_text(const DeviceSplit& s) {
+  if (s.placement.expert_layers == s.layers) return fmt::format("all {} layers on the device", s.layers);
+  if (s.placement.layers == s.layers)
+    return fmt::format("experts of {} of {} layers in host memory", s.layers - s.placement.expert_layers, s.layers);
+  return fmt::format("{} of {} layers in host memory", s.layers - s.placement.layers, s.layers);
+}
+
 }  // namespace
 
 std::vector<DoctorDevice> look_at_devices() {
@@ -59,6 +82,22 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   const double read = static_cast<double>(std::min(context, kBudget) * others * layer_token * batch + boxes) +
                       static_cast<double>(context * layer_token * batch);
   close(o.selected, (step + read) / device.rates.read);
+
+  const WeightShares shares = shares_of(shape);
+  const std::int64_t beside = o.selected.device_needed - shape.weight_bytes + shares.outer;
+  o.split.layers = c.n_layers;
+  o.split.placement = fitting_layers(shares.layers, static_cast<std::int64_t>(device.info.memory_bytes) - beside);
+  const double used = c.experts.n == 0 ? 0.0 : ratio(c.experts.n_used, c.experts.n);
+  double link = 0;
+  o.split.outlook.host_needed = kv;
+  for (std::int64_t l = 0; l < c.n_layers; ++l) {
+    const auto [experts, rest] = shares.layers[static_cast<std::size_t>(l)];
+    if (o.split.placement.others_on_host(l)) o.split.outlook.host_needed += rest, link += static_cast<double>(rest);
+    if (o.split.placement.experts_on_host(l))
+      o.split.outlook.host_needed += experts, link += used * static_cast<double>(experts);
+  }
+  o.split.outlook.device_needed = o.selected.device_needed - (o.split.outlook.host_needed - kv);
+  close(o.split.outlook, (step - link + read) / device.rates.read + link / device.rates.host_to_device);
   return o;
 }
 
@@ -99,6 +138,8 @@ std::string device_outlook_text(const DoctorDevice& device, const DeviceOutlooks
   line("--kv-store device", o.device);
   line("--kv-store host", o.host);
   line("  and freekv, 2048", o.selected);
+  if (!o.selected.fits && o.split.outlook.fits) line("  and --gpu-layers auto", o.split.outlook);
+  out += fmt::format("{:<22} {}\n", "weights", placement_text(o.split));
   return out;
 }
 
@@ -127,7 +168,11 @@ Json device_outlook_json(const DoctorDevice& device, const DeviceOutlooks& o) {
   return {{"device", device.number},
           {"kv_store_device", one(o.device)},
           {"kv_store_host", one(o.host)},
-          {"freekv_2048", one(o.selected)}};
+          {"freekv_2048", one(o.selected)},
+          {"gpu_layers_auto",
+           {{"layers", o.split.placement.layers},
+            {"expert_layers", o.split.placement.expert_layers},
+            {"freekv_2048", one(o.split.outlook)}}}};
 }
 
 }  // namespace mneme::cli

@@ -9,6 +9,7 @@
 #include "apps/bench/device_rates.h"
 #include "apps/mneme/bench/bench_model.h"
 #include "src/cuda/device.h"
+#include "src/model/weight_placement.h"
 
 namespace mneme::cli {
 
@@ -28,10 +29,17 @@ struct DeviceOutlook {
   bool fits = false;
   double tokens_per_second = 0;  // full attention, of all sequences
 };
+// Weights that do not fit beside the keys and values of such a method: as --gpu-layers auto places them.
+struct DeviceSplit {
+  WeightPlacement placement;
+  std::int64_t layers = 0;  // of the model
+  DeviceOutlook outlook;    // its host memory: weights, keys and values
+};
 struct DeviceOutlooks {
   DeviceOutlook device, host;
   // Pages that a method selects, out of host memory: budget 2048, one dense layer, boxes of 32 tokens.
   DeviceOutlook selected;
+  DeviceSplit split;
 };
 DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
                                std::int64_t batch, std::int64_t host_bytes);

@@ -74,10 +74,11 @@ int run_eval(const EvalCommand& given) {
 }  // namespace
 
 void add_eval(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("eval", "Measures what KV methods lose in right answers and save in bytes and time");
+  CLI::App* c = app.add_subcommand("eval", "Measure right answers, bytes and time of KV methods");
   const auto o = std::make_shared<EvalCommand>();
   add_eval_options(*c, o->setup);
-  c->add_option("--methods", o->methods, "KV methods, with overrides as freekv:tau=0.9/pool=maxS (see mneme methods)")
+  c->add_option("--methods", o->methods,
+                "KV methods, with overrides as freekv:tau=0.9/pool=maxS (mneme methods lists them)")
       ->delimiter(',')
       ->type_name("NAME,...")
       ->capture_default_str();
@@ -86,16 +87,17 @@ void add_eval(CLI::App& app, int& code) {
       ->check(whole_number(1, 1 << 30))
       ->type_name("TOKENS,...")
       ->capture_default_str();
-  c->add_option("--audit", o->setup.engine.audit_every, "Every n-th step also computes the true attention; 0: never")
+  c->add_option("--audit", o->setup.engine.audit_every, "Compute true attention too at every n-th step; 0: never")
       ->check(whole_number(0, 1000000))
       ->capture_default_str();
-  c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
+  c->add_option("--run", o->run_file, "Append a record per answer; an interrupted run resumes from it")
       ->type_name("FILE");
   add_suite_options(*c, o->suite);
   add_kv_block_options(*c, o->kv);
   add_eval_ablate(*c, code);
   add_eval_calibrate(*c, code);
   add_eval_figure(*c, code);
+  add_eval_hits(*c, code);
   add_eval_merge(*c, code);
   add_eval_similarity(*c, code);
   c->require_subcommand(0, 1);

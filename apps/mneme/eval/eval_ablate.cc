@@ -122,7 +122,7 @@ std::string set_names() {
 }  // namespace
 
 void add_eval_ablate(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("ablate", "The papers' ablations, as named sets of methods");
+  CLI::App* c = app.add_subcommand("ablate", "Run the papers' ablations: named sets of methods");
   const auto o = std::make_shared<AblationCommand>();
   add_eval_options(*c, o->setup);
   c->add_option("--sets", o->sets, "Of: " + set_names() + " (default: all)")->delimiter(',')->type_name("NAME,...");
@@ -130,19 +130,19 @@ void add_eval_ablate(CLI::App& app, int& code) {
       ->check(whole_number(1, 1 << 30))
       ->type_name("TOKENS")
       ->capture_default_str();
-  c->add_option("--tau", o->tau, "The calibrated threshold (default: calibrated first, for 10 to 20 % corrections)")
+  c->add_option("--tau", o->tau, "Threshold of the gate (default: calibrated first, for 10 to 20 % corrections)")
       ->check(number(-1, 2))
       ->type_name("TAU");
   c->add_option("--rate", o->rate,
-                "With --tau: the per cent of decisions that it flags, for schedules of fixed intervals")
+                "With --tau: percentage of decisions that it flags, for schedules of fixed intervals")
       ->check(number(0, 100))
       ->type_name("PER CENT")
       ->capture_default_str();
   c->add_option("--audit", o->setup.engine.audit_every,
-                "Every n-th step, and window of prefill that selects, also computes the true attention; 0: never")
+                "Compute true attention too at every n-th step and selecting prefill window; 0: never")
       ->check(whole_number(0, 1000000))
       ->capture_default_str();
-  c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
+  c->add_option("--run", o->run_file, "Append a record per answer; an interrupted run resumes from it")
       ->type_name("FILE");
   add_kv_block_options(*c, o->kv);
   c->callback([o, &code] { code = run_ablate(*o); });

@@ -55,43 +55,43 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
 }  // namespace
 
 void add_eval_options(CLI::App& c, EvalSetup& o) {
-  c.add_option("-m,--model", o.model.path, "Model: a .gguf file or a Hugging Face folder")->type_name("PATH");
+  c.add_option("-m,--model", o.model.path, "GGUF file or Hugging Face folder")->type_name("PATH");
   add_hf_option(c, o.model);
   c.add_option("--tasks", o.tasks, "Of: " + task_names())->delimiter(',')->type_name("NAME,...")->capture_default_str();
-  c.add_option("--lengths", o.lengths, "Tokens of context")
+  c.add_option("--lengths", o.lengths, "Tokens of the context")
       ->delimiter(',')
       ->check(whole_number(256, 1 << 30))
       ->type_name("TOKENS,...")
       ->capture_default_str();
-  c.add_option("--contexts", o.contexts, "Contexts for each task and length; each has several questions")
+  c.add_option("--contexts", o.contexts, "Contexts per task and length; each has several questions")
       ->check(whole_number(1, 100000))
       ->capture_default_str();
   c.add_option("--question", o.question,
-               "How the question is fed: decode (one token a step, as the method attends) or prefill (exactly)")
+               "Read the question by decode steps, as the method attends, or by prefill, exactly")
       ->check(one_of({"decode", "prefill"}))
       ->capture_default_str();
   c.add_flag("--question-span", o.question_span,
-             "The question stands before the context too, marked as the prompt's question");
-  c.add_option(
-       "-c,--max-model-len,--ctx-size", o.engine.context,
-       "Longest context and answer together (default: what the lengths need, up to what the model was made for)")
+             "Put the question before the context too, marked as the prompt's question");
+  c.add_option("-c,--max-model-len,--ctx-size", o.engine.context,
+               "Context length: context and answer (default: what the lengths need, at most the model's)")
       ->type_name("TOKENS")
       ->check(whole_number(1, std::numeric_limits<std::int32_t>::max()));
-  c.add_option("--prose", o.prose,
-               "Plain text to cut contexts from; several files may be given (default: text made by the program)")
+  c.add_option("--prose", o.prose, "Text files that contexts are cut from (default: generated prose)")
       ->type_name("FILE");
-  c.add_option("--seed", o.seed, "Of contexts and questions")->capture_default_str();
-  c.add_option("--svg", o.svg_file, "A plot of the result")->type_name("FILE");
-  c.add_flag("--json", o.json, "One JSON object instead of tables");
+  c.add_option("--seed", o.seed, "Seed of contexts and questions")->capture_default_str();
+  c.add_option("--svg", o.svg_file, "Write a plot")->type_name("FILE");
+  c.add_flag("--json", o.json, "Print one JSON object instead of tables");
   c.add_flag("--no-progress", o.no_progress, "No progress bar");
-  c.add_option("--threads", o.engine.threads, "0: one per CPU")->check(whole_number(0, 1024))->capture_default_str();
-  c.add_flag("--deterministic", o.engine.deterministic, "The same tokens whatever else is in the batch");
+  c.add_option("--threads", o.engine.threads, "Compute threads; 0: one per CPU")
+      ->check(whole_number(0, 1024))
+      ->capture_default_str();
+  c.add_flag("--deterministic", o.engine.deterministic, "Batch-invariant rounding: the same tokens in every batch");
   add_named(c, "--device", o.engine.device, parse_device, "cpu or cuda")->check(one_of({"cpu", "cuda"}));
   add_named(c, "--kv-store", o.engine.kv_store, parse_kv_residency,
             "With --device cuda, where keys and values lie: auto, device or host")
       ->check(one_of({"auto", "device", "host"}));
-  add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16 or f16")
-      ->check(one_of({"bf16", "f16"}));
+  add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16, f16, int8 or fp8")
+      ->check(one_of({"bf16", "f16", "int8", "fp8"}));
 }
 
 nlohmann::json file_settings(const std::filesystem::path& path) {

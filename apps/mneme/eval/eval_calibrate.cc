@@ -163,13 +163,13 @@ eval::Calibration calibrate_method(EvalBench& bench, const EvalSetup& o, const e
 }
 
 void add_eval_calibrate(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("calibrate", "Finds the tau of a method's gate for a share of corrections");
+  CLI::App* c = app.add_subcommand("calibrate", "Find the tau of a gate for a share of corrections");
   const auto o = std::make_shared<CalibrateCommand>();
   add_eval_options(*c, o->setup);
-  c->add_option("--method", o->method, "A method with a gate, with overrides as freekv:gate_pool=max")
+  c->add_option("--method", o->method, "Method with a gate; overrides as freekv:gate_pool=max")
       ->type_name("NAME")
       ->capture_default_str();
-  c->add_option("--rate", o->rates, "Corrections that are good enough, in per cent of KV heads")
+  c->add_option("--rate", o->rates, "Accepted corrections, in percent of KV heads")
       ->delimiter(',')
       ->expected(2)
       ->check(number(0, 100))
@@ -180,18 +180,17 @@ void add_eval_calibrate(CLI::App& app, int& code) {
 }
 
 void add_eval_similarity(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand(
-      "similarity", "How queries move from step to step, and how much of the true attention indexes find");
+  CLI::App* c = app.add_subcommand("similarity", "Measure cosines of adjacent queries, and recall of indexes");
   const auto o = std::make_shared<SimilarityCommand>();
   add_eval_options(*c, o->setup);
-  c->add_option("--every", o->options.recall_every, "Recall is measured at every n-th token of a sequence; 0: never")
+  c->add_option("--every", o->options.recall_every, "Measure recall at every n-th token; 0: never")
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
-  c->add_option("--top", o->options.top, "True tokens that are looked for")
+  c->add_option("--top", o->options.top, "Most attended tokens that recall counts")
       ->check(whole_number(1, 1 << 20))
       ->capture_default_str();
   c->add_option("--boundary", o->options.boundary,
-                "Mean cosine of a layer below which a segment ends, for the overlap of what is truly attended")
+                "Mean cosine of a layer below which a segment ends, for the overlap of attended tokens")
       ->check(number(-1, 2))
       ->type_name("TAU")
       ->capture_default_str();

@@ -8,6 +8,7 @@ namespace mneme::cli {
 void add_eval_ablate(CLI::App& eval, int& code);
 void add_eval_calibrate(CLI::App& eval, int& code);
 void add_eval_figure(CLI::App& eval, int& code);
+void add_eval_hits(CLI::App& eval, int& code);
 void add_eval_merge(CLI::App& eval, int& code);
 void add_eval_similarity(CLI::App& eval, int& code);
 

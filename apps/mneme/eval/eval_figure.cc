@@ -157,7 +157,7 @@ int run_figure_command(const FigureCommand& c) {
 }  // namespace
 
 void add_eval_figure(CLI::App& eval, int& code) {
-  CLI::App* c = eval.add_subcommand("figure", "Pictures of the papers, as SVG or as numbers");
+  CLI::App* c = eval.add_subcommand("figure", "Draw the papers' figures, as SVG or as numbers");
   const auto o = std::make_shared<FigureCommand>();
   c->add_option("name", o->name,
                 "With a model: similarity, recall, scores, sparsity-input, sparsity-output; from --runs: corrections, "
@@ -167,11 +167,11 @@ void add_eval_figure(CLI::App& eval, int& code) {
                       "corrections-along", "budget", "turnover", "depth", "bytes", "latency"}))
       ->type_name("NAME");
   add_eval_options(*c, o->setup);
-  c->add_option("--runs", o->runs, "Files of mneme eval --suite --run")->type_name("FILE");
-  c->add_option("--every", o->attention.every, "Every n-th token of a sequence is measured")
+  c->add_option("--runs", o->runs, "Records of mneme eval --suite --run")->type_name("FILE");
+  c->add_option("--every", o->attention.every, "Measure every n-th token")
       ->check(whole_number(1, 1 << 20))
       ->capture_default_str();
-  c->add_option("--mass", o->attention.mass, "Share of the attention that the tokens of a sparsity map hold")
+  c->add_option("--mass", o->attention.mass, "Attention mass that the tokens of a sparsity map hold")
       ->check(number(0, 1))
       ->capture_default_str();
   c->callback([o, &code] { code = run_figure_command(*o); });

@@ -136,45 +136,46 @@ void add_suite_options(CLI::App& c, SuiteCommand& o) {
   constexpr const char* kGroup = "Suites";
   const auto add = [](CLI::Option* option) { return option->group(kGroup); };
   add(c.add_option("--suite", o.suite, "Of: " + names_of(eval::suite_table()))->type_name("NAME"));
-  add(c.add_option("--data", o.data, "The suite's file or folder, as it is published")->type_name("PATH"));
-  add(c.add_option("--grader", o.grader,
-                   "What decides in place of the suite's scorer: " + names_of(eval::scorer_table()))
+  add(c.add_option("--data", o.data, "The suite's published file or folder")->type_name("PATH"));
+  add(c.add_option("--grader", o.grader, "Scorer in place of the suite's: " + names_of(eval::scorer_table()))
           ->type_name("NAME"));
   add(c.add_option("--paper", o.paper, "Methods, budgets and table of a paper: " + names_of(eval::paper_table()))
           ->type_name("NAME"));
-  add(c.add_option("--shard", o.shard, "The K-th of N parts of the suite, for mneme eval merge")
+  add(c.add_option("--shard", o.shard, "Run the K-th of N parts of the suite (mneme eval merge joins them)")
           ->type_name("K/N")
           ->capture_default_str());
-  add(c.add_option("--samples", o.samples, "Answers to each question, for pass@k and avg@k")
+  add(c.add_option("--samples", o.samples, "Samples per question, for pass@k and avg@k")
           ->check(whole_number(1, 1024))
           ->capture_default_str());
-  add(c.add_option("--temperature", o.temperature, "Of answers; 0: greedy")
+  add(c.add_option("--temperature", o.temperature, "Sampling temperature; 0: greedy")
           ->check(number(0, 100))
           ->capture_default_str());
-  add(c.add_option("--top-p", o.top_p, "Only the fewest tokens that reach this probability together")
+  add(c.add_option("--top-p", o.top_p, "Sample from the fewest tokens whose probabilities reach this sum")
           ->check(number(0, 1))
           ->capture_default_str());
-  add(c.add_option("--max-tokens", o.max_tokens, "Longest answer; 0: the suite's")
+  add(c.add_option("--max-tokens", o.max_tokens, "Tokens of an answer at most; 0: the suite's")
           ->check(whole_number(0, 1 << 24))
           ->capture_default_str());
   add(c.add_option("--longest-prompt", o.longest_prompt,
-                   "Tokens of a prompt, beyond which its middle is left out; 0: what the context leaves")
+                   "Truncate the middle of prompts beyond this; 0: what the context leaves")
           ->check(whole_number(0, 1 << 30))
           ->capture_default_str());
   add(c.add_flag("--forced", o.forced,
-                 "Feeds the reference in place of the answer; a line counts where every token of it was foreseen"));
-  add(c.add_option("--along", o.along, "Tells selections and memory every so many tokens of an answer; 0: not")
+                 "Teacher forcing: feed the reference; a line counts if every token of it was predicted"));
+  add(c.add_option("--along", o.along, "Record selections and memory every n tokens of an answer; 0: never")
           ->check(whole_number(0, 1 << 24))
           ->capture_default_str());
-  add(c.add_option("--template", o.template_file, "Of --suite jsonl: a file with {field} for fields of a row")
+  add(c.add_option("--template", o.template_file, "Prompt template of --suite jsonl, with {field} for a row's fields")
           ->type_name("FILE"));
-  add(c.add_option("--document-field", o.document_field, "Of --suite jsonl: the question is what follows it")
+  add(c.add_option("--document-field", o.document_field,
+                   "Field of --suite jsonl that holds the document; what follows it is the question")
           ->type_name("FIELD")
           ->capture_default_str());
-  add(c.add_option("--answers-field", o.answers_field, "Of --suite jsonl: a string, or an array of strings")
+  add(c.add_option("--answers-field", o.answers_field,
+                   "Field of --suite jsonl that holds the answer, a string or an array of strings")
           ->type_name("FIELD")
           ->capture_default_str());
-  add(c.add_option("--table", o.table_file, "The tables as Markdown")->type_name("FILE"));
+  add(c.add_option("--table", o.table_file, "Write the tables as Markdown")->type_name("FILE"));
 }
 
 void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::MethodSpec>& specs,
@@ -247,13 +248,13 @@ int run_merge(const MergeCommand& c) {
 }  // namespace
 
 void add_eval_merge(CLI::App& eval, int& code) {
-  CLI::App* c = eval.add_subcommand("merge", "One table of the runs of --shard, or of a run again");
+  CLI::App* c = eval.add_subcommand("merge", "Merge the shards of a run into one table, or print a run's table again");
   const auto o = std::make_shared<MergeCommand>();
-  c->add_option("files", o->files, "Files of --run")->required()->type_name("FILE...");
+  c->add_option("files", o->files, "Records of --run")->required()->type_name("FILE...");
   c->add_option("--paper", o->suite.paper, "Table of a paper: " + names_of(eval::paper_table()))->type_name("NAME");
-  c->add_option("--table", o->suite.table_file, "The tables as Markdown")->type_name("FILE");
-  c->add_option("--svg", o->setup.svg_file, "A plot of the result")->type_name("FILE");
-  c->add_flag("--json", o->setup.json, "One JSON object instead of tables");
+  c->add_option("--table", o->suite.table_file, "Write the tables as Markdown")->type_name("FILE");
+  c->add_option("--svg", o->setup.svg_file, "Write a plot")->type_name("FILE");
+  c->add_flag("--json", o->setup.json, "Print one JSON object instead of tables");
   c->callback([o, &code] { code = run_merge(*o); });
 }
 

@@ -244,21 +244,21 @@ int run(RunOptions options) {
 }
 
 void add_prompt_options(CLI::App& c, RunOptions& o) {
-  auto* prompt = c.add_option("-p,--prompt", o.prompt.text, "The prompt; with -q the document");
-  auto* file =
-      c.add_option("-f,--file", o.prompt.file, "Read it from a file (UTF-8 text; - is standard input, the default)");
+  auto* prompt = c.add_option("-p,--prompt", o.prompt.text, "The prompt, or with -q the document");
+  auto* file = c.add_option("-f,--file", o.prompt.file,
+                            "Read the prompt or document from a UTF-8 file; - is standard input (the default)");
   file->excludes(prompt);
   auto* question =
       c.add_option("-q,--ask", o.prompt.question,
-                   "Question that follows the prompt after two empty lines; with -f it may also be piped in");
+                   "The question, appended after two empty lines; with -f it may come from standard input");
   auto* span = c.add_option("--question-span", o.prompt.question_span,
-                            "Words of the prompt that say what is asked, for methods that read prompts by it (actqkv)");
-  auto* system = c.add_option("--system", o.prompt.system, "System text, before everything else");
-  auto* raw = c.add_flag("--raw", o.prompt.raw, "The prompt as it is, without the model's chat framing");
-  auto* special = c.add_flag("--special", o.prompt.special, "Special tokens written in the prompt are those tokens");
+                            "The part of the prompt that asks the question, for methods that prefill by it (actqkv)");
+  auto* system = c.add_option("--system", o.prompt.system, "System message");
+  auto* raw = c.add_flag("--raw", o.prompt.raw, "Do not apply the chat template");
+  auto* special = c.add_flag("--special", o.prompt.special, "Parse special tokens that the prompt spells out");
   special->needs(raw);
-  auto* chat_template = c.add_option("--chat-template", o.prompt.chat_template,
-                                     "Frame turns by this chat template (Jinja) instead of the model's");
+  auto* chat_template =
+      c.add_option("--chat-template", o.prompt.chat_template, "Use this Jinja chat template instead of the model's");
   chat_template->type_name("FILE|TEXT")->check(not_empty())->excludes(raw)->group("Prompt");
   for (CLI::Option* text : {prompt, file, question, span}) text->type_name("TEXT")->check(not_empty());
   file->type_name("FILE");
@@ -271,11 +271,11 @@ void add_answer_options(CLI::App& c, RunOptions& o) {
                      fmt::format("Longest answer (default {}, or what the context leaves)", kDefaultMaxTokens))
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<int>::max())));
-  group(c.add_option("--stop", o.generation.stop, "End the answer before this text; may be given several times")
+  group(c.add_option("--stop", o.generation.stop, "Stop string; repeat for several")
             ->type_name("TEXT")
             ->allow_extra_args(false)
             ->check(not_empty()));
-  group(c.add_flag("--ignore-end", o.generation.ignore_end, "Go on after the model ends its turn (for measuring)"));
+  group(c.add_flag("--ignore-end", o.generation.ignore_end, "Ignore end-of-turn tokens (for measurements)"));
 }
 
 void add_sampling_options(CLI::App& c, RunOptions& o) {
@@ -284,25 +284,24 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
   constexpr double kMaxFloat = std::numeric_limits<float>::max();
   const auto group = [](CLI::Option* option) { option->group("Sampling")->capture_default_str(); };
   group(c.add_option("--temperature,--temp", s.temperature,
-                     "0: always the likeliest token (mneme serve: 1 unless a request sets it); higher: more varied")
+                     "Sampling temperature; 0: greedy (mneme serve: 1 unless a request sets it)")
             ->check(number(0, kMaxFloat)));
-  group(c.add_option("-k,--top-k", s.top_k, "Only the k likeliest tokens; 0: all")
+  group(c.add_option("-k,--top-k", s.top_k, "Sample from the k likeliest tokens; 0: all")
             ->type_name("TOKENS")
             ->check(whole_number(0, std::numeric_limits<int>::max())));
-  group(c.add_option("--top-p", s.top_p, "Only the fewest tokens that are this likely together; 1: all")
+  group(c.add_option("--top-p", s.top_p, "Sample from the fewest tokens whose probabilities reach this sum; 1: all")
             ->check(number(0, 1)));
-  group(c.add_option("--min-p", s.min_p, "Only tokens at least this share as likely as the likeliest; 0: all")
+  group(c.add_option("--min-p", s.min_p, "Drop tokens below this share of the likeliest token's probability; 0: none")
             ->check(number(0, 1)));
   group(c.add_option("--repetition-penalty,--repeat-penalty", s.repetition_penalty,
-                     "Divides the logits of tokens in prompt or answer; 1: none")
+                     "Divide logits of tokens that occur in prompt or answer; 1: off")
             ->check(number(0, kMaxFloat)));
-  group(c.add_option("--presence-penalty", s.presence_penalty, "Taken from the logits of tokens in the answer, once")
+  group(
+      c.add_option("--presence-penalty", s.presence_penalty, "Subtract from logits of tokens that occur in the answer")
+          ->check(number(-kAny, kAny)));
+  group(c.add_option("--frequency-penalty", s.frequency_penalty, "Subtract per occurrence in the answer")
             ->check(number(-kAny, kAny)));
-  group(c.add_option("--frequency-penalty", s.frequency_penalty, "Taken from them every time the answer has the token")
-            ->check(number(-kAny, kAny)));
-  c.add_option("-s,--seed", s.seed, "Whole number; the same seed draws the same tokens (default: a new one each run)")
-      ->type_name("N")
-      ->group("Sampling");
+  c.add_option("-s,--seed", s.seed, "Seed of the sampler (default: random)")->type_name("N")->group("Sampling");
 }
 
 void add_engine_options(CLI::App& c, RunOptions& o) {
@@ -310,17 +309,17 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
   const auto group = [](CLI::Option* option) { option->group(kEngineGroup); };
   add_device_option(c, e);
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
-                     "Longest prompt and answer together (default: what this run needs)")
+                     "Context length: prompt and answer (default: what this run needs)")
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
   add_machine_options(c, e, o.no_pin);
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
-                     "Prompt tokens that are computed together: larger reads faster, takes more memory")
+                     "Tokens of a prefill chunk; larger is faster and takes more memory")
             ->type_name("TOKENS")
             ->capture_default_str()
             ->check(whole_number(1, 1 << 20)));
   group(c.add_option("--question", o.prompt.question_path,
-                     "How the question is read: prefill, with the document; decode, one token a step as the answer")
+                     "Read the question by prefill, with the document, or by decode steps, one token each")
             ->type_name("PATH")
             ->capture_default_str()
             ->check(one_of({"prefill", "decode"})));
@@ -329,8 +328,7 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
 
 void add_method_options(CLI::App& c, RunOptions& o) {
   add_kv_options(c, o.engine.kv);
-  c.add_option("--audit", o.engine.audit_every,
-               "Every n-th step of the answer also computes the true attention, for --stats; 0: never")
+  c.add_option("--audit", o.engine.audit_every, "Compute true attention too at every n-th step, for --stats; 0: never")
       ->type_name("STEPS")
       ->capture_default_str()
       ->check(whole_number(0, 1 << 30))
@@ -338,14 +336,11 @@ void add_method_options(CLI::App& c, RunOptions& o) {
 }
 
 void add_session_options(CLI::App& c, RunOptions& o) {
-  auto* session =
-      c.add_option("--session", o.session.path, "Go on with a saved session: nothing of it is computed again");
-  auto* save =
-      c.add_option("--save-session", o.session.save_path, "Save the session at the end, to go on another time");
-  auto* chat =
-      c.add_flag("--chat", o.session.chat, "Questions from standard input, one a line (default on a terminal)");
-  auto* history =
-      c.add_flag("--no-history", o.session.no_history, "Do not remember the lines of a chat for the next one");
+  auto* session = c.add_option("--session", o.session.path, "Restore a saved session; none of it is recomputed");
+  auto* save = c.add_option("--save-session", o.session.save_path, "Save the session at the end");
+  auto* chat = c.add_flag("--chat", o.session.chat,
+                          "Chat: read questions from standard input, one a line (default on a terminal)");
+  auto* history = c.add_flag("--no-history", o.session.no_history, "Do not save the chat's input lines");
   for (CLI::Option* file : {session, save}) file->type_name("FILE")->check(not_empty());
   for (CLI::Option* option : {session, save, chat, history}) option->group("Sessions");
 }
@@ -355,7 +350,7 @@ void add_session_options(CLI::App& c, RunOptions& o) {
 void add_run(CLI::App& app, int& code) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* c = app.add_subcommand("run", "Answer a prompt, or a question about a document");
-  c->add_option("-m,--model", options->model.path, "A .gguf file, or the folder of a Hugging Face model")
+  c->add_option("-m,--model", options->model.path, "GGUF file or Hugging Face folder")
       ->type_name("PATH")
       ->group("Model");
   add_hf_option(*c, options->model)->group("Model");
@@ -365,14 +360,14 @@ void add_run(CLI::App& app, int& code) {
   add_session_options(*c, *options);
   add_engine_options(*c, *options);
   add_method_options(*c, *options);
-  c->add_flag("--stats", options->output.stats, "Tokens, seconds, tokens/s and memory, on standard error")
+  c->add_flag("--stats", options->output.stats, "Print tokens, seconds, tokens/s and memory to standard error")
       ->group("Output");
-  c->add_flag("--json", options->output.json, "One JSON object with the answer and the statistics")->group("Output");
-  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (there is none without a terminal)")
+  c->add_flag("--json", options->output.json, "Print one JSON object: answer and statistics")->group("Output");
+  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
       ->group("Output");
   c->footer(
-      "The answer goes to standard output, alone. Ctrl-C ends the answer, twice the program.\n"
-      "On a terminal, and without a question, it is a chat: /help lists its commands.\n"
+      "Only the answer goes to standard output. Ctrl-C ends the answer; twice, the program.\n"
+      "Without a prompt on a terminal it starts a chat; /help lists its commands.\n"
       "Example: mneme run -m models/needle-27m-q8_0.gguf -f book.txt -q \"What is the secret number of "
       "silver-harbour?\"");
   const CLI::Option* kv_dtype = c->get_option("--kv-cache-dtype");

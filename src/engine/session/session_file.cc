@@ -101,15 +101,19 @@ Sections read_sections(std::span<const std::byte> bytes, std::string_view name, 
   return sections;
 }
 
+DType read_kv_dtype(std::string_view type, std::string_view name) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kInt8, DType::kFp8})
+    if (type == dtype_name(dtype)) return dtype;
+  damaged(name, fmt::format("type of keys and values: expected bf16, f16, int8 or fp8, found \"{}\"", type));
+}
+
 SessionIdentity read_model(std::span<const std::byte> bytes, std::string_view name) {
   ByteReader in(bytes, name);
   SessionIdentity m;
   m.architecture = in.string("architecture");
   m.name = in.string("name of the model");
   const std::string_view type = in.string("type of keys and values");
-  if (type != dtype_name(DType::kBF16) && type != dtype_name(DType::kF16))
-    damaged(name, fmt::format("type of keys and values: expected bf16 or f16, found \"{}\"", type));
-  m.kv.dtype = type == dtype_name(DType::kF16) ? DType::kF16 : DType::kBF16;
+  m.kv.dtype = read_kv_dtype(type, name);
   m.vocab = read_number(in, name, "vocabulary", 1, kMost);
   m.kv.n_layers = count32(read_number(in, name, "layers", 1, 1 << 16));
   m.kv.n_kv_heads = count32(read_number(in, name, "KV heads", 1, 1 << 16));

@@ -120,7 +120,7 @@ SavedSession saved_session(const std::filesystem::path& path) {
       SessionFile::parse(bytes.bytes(), path.string(), SessionFile::Check::kWithoutKv).content();
   return {.model_name = content.identity.name,
           .architecture = content.identity.architecture,
-          .kv_cache_dtype = content.identity.kv.dtype == DType::kF16 ? KvDtype::kF16 : KvDtype::kBf16,
+          .kv_cache_dtype = parse_kv_dtype(dtype_name(content.identity.kv.dtype)),
           .tokens = std::ssize(content.tokens),
           .computed_tokens = content.n_computed,
           .document_waits = content.document.has_value()};

@@ -117,11 +117,6 @@ bool PageStore::erase(std::uint64_t hash) {
   return true;
 }
 
-PageStore::Page* PageStore::page_of(const PageKey& key) {
-  const auto it = pages_.find(key.hash);
-  return it != pages_.end() && it->second.key == key ? &it->second : nullptr;
-}
-
 bool PageStore::contains(const PageKey& key) const {
   const auto it = pages_.find(key.hash);
   return it != pages_.end() && it->second.key == key;
@@ -169,24 +164,24 @@ PageStore::Begun PageStore::store(const PageKey& key, FunctionRef<void(std::span
 }
 
 PageStore::Begun PageStore::load(const PageKey& key, std::uint64_t tag) {
-  Page* const page = page_of(key);
-  if (page == nullptr) return Begun::kNot;
+  if (!contains(key)) return Begun::kNot;
   if (free_buffers_.empty()) return Begun::kBusy;
   const std::size_t i = free_buffers_.back();
   free_buffers_.pop_back();
+  Page& page = pages_.at(key.hash);
   Buffer& buffer = buffers_[i];
   buffer.writes = false;
   buffer.hash = key.hash;
-  buffer.checksum = page->checksum;
+  buffer.checksum = page.checksum;
   buffer.tag = tag;
   ++in_flight_;
-  if (!page->written) {
-    std::memcpy(buffer.bytes, buffers_[page->writer].bytes, page_bytes_);
+  if (!page.written) {
+    std::memcpy(buffer.bytes, buffers_[page.writer].bytes, page_bytes_);
     ready_.push_back(i);
     return Begun::kYes;
   }
-  ++page->transfers;
-  file_->read(i, page->slot, buffer.bytes);
+  ++page.transfers;
+  file_->read(i, page.slot, buffer.bytes);
   return Begun::kYes;
 }
 

@@ -99,7 +99,6 @@ class PageStore {
   void forget(std::uint64_t hash);
   bool erase(std::uint64_t hash);
   std::optional<std::int64_t> free_slot();
-  Page* page_of(const PageKey& key);
   void end_write(const Buffer& buffer, int error);
   void compact_journal();
 

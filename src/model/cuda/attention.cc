@@ -15,13 +15,21 @@ namespace {
 // and with remapped queries. Times kKinds is added the number of the methods' state in retrievals_.all().
 enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts, kKinds };
 
-bool reads_in_windows(const SequenceRows& s) {
-  return s.method != nullptr && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
+// Whether a sequence's method attends less than all stored tokens.
+bool attends_regions(const SequenceRows& s) {
+  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend == Attend::kRegions;
 }
 
-// Whether a sequence's method attends less than all stored tokens.
+// Whether the host runs that method; whether the device does.
+bool of_host(const SequenceRows& s) {
+  return attends_regions(s) && CudaHostAttention::takes(*s.method);
+}
 bool has_method(const SequenceRows& s) {
-  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend == Attend::kRegions;
+  return attends_regions(s) && !of_host(s);
+}
+
+bool reads_in_windows(const SequenceRows& s) {
+  return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
 }
 
 }  // namespace
@@ -53,6 +61,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   for (Event* e :
        {&stored_, &selected_, &attended_, &made_, &side_done_, &fetched_, &scores_free_[0], &scores_free_[1]})
     *e = Event::make();
+  reads_pages_ = blocks.host_reads();
   mass_observer_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
@@ -108,8 +117,10 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
               s.cache->length(), options_.max_context);
   MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
   const bool one_decodes = s.phase == RowPhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
+  const bool by_host = of_host(s) && CudaHostAttention::attends(s);
+  if (of_host(s)) host_->add(s, first_row);
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
-  const bool observed = s.method != nullptr && s.method->plan().observed_rows() != 0 &&
+  const bool observed = s.method != nullptr && !by_host && s.method->plan().observed_rows() != 0 &&
                         mass_observer_->add({.span = spans_.size(),
                                              .cache = s.cache,
                                              .method = s.method,
@@ -117,10 +128,11 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
                                              .prefill_left = s.prefill_left,
                                              .decodes = one_decodes});
   const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !observed);
-  has_remapped_ = has_remapped_ || (s.method != nullptr && s.method->plan().remote_position);
+  has_remapped_ = has_remapped_ || (has_method(s) && s.method->plan().remote_position);
   ragged_ = ragged_ || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
-  if (!single) chunks_.push_back(spans_.size());
-  if (!decodes && s.method != nullptr && one_decodes) full_rows_.push_back({.cache = s.cache, .method = s.method});
+  if (!single && !by_host) chunks_.push_back(spans_.size());
+  if (!decodes && !by_host && s.method != nullptr && one_decodes)
+    full_rows_.push_back({.cache = s.cache, .method = s.method});
   spans_.push_back({.first_row = first_row,
                     .n_rows = s.n_rows,
                     .first_position = s.cache->length() - s.n_rows,
@@ -132,6 +144,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
                     .decodes = decodes,
                     .observed = observed && one_decodes,
                     .single = single,
+                    .by_host = by_host,
                     .prompt = prompt});
   caches_.push_back(s.cache);
 }
@@ -179,6 +192,12 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   take_methods(sequences, of_sequences, stream);
   method_rows_.assign(retrievals_.active().size(), {});
   if (windows_) windows_->begin();
+  if (host_) host_->begin();
+  if (!host_ && std::any_of(sequences.begin(), sequences.end(), of_host))
+    host_.emplace(model_, CudaHostAttention::Options{.max_sequences = std::max(options_.max_sequences, 1),
+                                                     .max_context = options_.max_context,
+                                                     .reads_pages = reads_pages_,
+                                                     .audit_every = options_.audit_every});
   std::int32_t row = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const SequenceRows& s = sequences[i];
@@ -216,9 +235,10 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
   if (audit_->any()) audit_->prepare(*audited_);
   if (windows_) windows_->send(stream);
+  if (host_ && host_->any()) host_->start();
   kind_ = kind_of_step();
   const auto alike = [&](const Span& s) {
-    return s.decodes == spans_.front().decodes && s.retrieval == spans_.front().retrieval;
+    return !s.by_host && s.decodes == spans_.front().decodes && s.retrieval == spans_.front().retrieval;
   };
   return chunks_.empty() && std::all_of(spans_.begin(), spans_.end(), alike);
 }
@@ -282,8 +302,13 @@ void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const Cud
 
 void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
+  if (host_ && host_->any()) host_rows(layer, rows, m, context, stream);
   for (std::size_t i = 0; i < spans_.size();) {
     const Span& s = spans_[i];
+    if (s.by_host) {
+      ++i;
+      continue;
+    }
     if (!s.single) {
       host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream)
                    : chunk(layer, i, rows, m, context, stream);
@@ -292,7 +317,8 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
     }
     std::size_t stop = i;
     const auto alike = [&](const Span& other) {
-      return other.single && other.decodes == s.decodes && (!s.decodes || other.retrieval == s.retrieval);
+      return other.single && !other.by_host && other.decodes == s.decodes &&
+             (!s.decodes || other.retrieval == s.retrieval);
     };
     while (stop < spans_.size() && alike(spans_[stop])) ++stop;
     single_rows(layer,
@@ -357,6 +383,7 @@ void CudaAttention::count(const Stream& stream) {
   for (std::size_t r = 0; r < method_rows_.size(); ++r)
     if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).count(method_rows_[r]);
   if (windows_) windows_->learn();
+  if (host_ && host_->any()) host_->end();
   for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);
   mass_observer_->decide();
 }

@@ -16,6 +16,7 @@
 #include "src/model/cuda/blocks.h"
 #include "src/model/cuda/drops/mass_observer.h"
 #include "src/model/cuda/forward.h"
+#include "src/model/cuda/host_attention.h"
 #include "src/model/cuda/retrieval/retrieval_set.h"
 #include "src/model/cuda/staging.h"
 #include "src/model/cuda/tables.h"
@@ -105,6 +106,7 @@ class CudaAttention {
     bool decodes;              // with a method that reads less than all stored tokens
     bool observed;             // decodes, and its attention is observed
     bool single;               // a single row; else part of a prompt
+    bool by_host;              // the host attends it
     std::int32_t prompt;       // index in windows_, with windowed prefill; else -1
     bool pre_rope_keys() const { return cache->key_basis() == KeyBasis::kPreRope; }
   };
@@ -136,6 +138,8 @@ class CudaAttention {
   // Where a model has attention sinks they are added behind the merge of all parts, to `out` and its lse.
   void add_sinks(const Memory& m, void* out, float* lse, std::int32_t n, const CudaContext& context) const;
   std::int32_t window_of(std::int32_t layer) const;
+  void host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                 const Stream& stream);
   void stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context);
   void remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a, const CudaRowArrays& rows,
@@ -174,6 +178,8 @@ class CudaAttention {
   std::optional<CudaWindows> windows_;
   std::optional<CudaMassObserver> mass_observer_;
   std::optional<CudaAudit> audit_;
+  std::optional<CudaHostAttention> host_;
+  bool reads_pages_ = false;                // the host reads pages at their device addresses
   DeviceBuffer part_out_[2], part_lse_[2];  // outputs of decode rows for each of two parts
   std::int32_t generation_ = 0;
 

@@ -40,6 +40,18 @@ std::int32_t CudaAttention::window_of(std::int32_t layer) const {
   return static_cast<std::int32_t>(model_.config().window_of(layer));
 }
 
+// Rows that the host attends (host_attention.h).
+void CudaAttention::host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
+                              const CudaContext& context, const Stream& stream) {
+  for (const Span& s : spans_) {
+    if (!s.by_host) continue;
+    QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
+    qkv.pre_rope_keys = s.pre_rope_keys() && window_of(layer) == 0;
+    store_qkv_cuda(qkv, tables_->tables(), layer, m.q + std::int64_t{s.first_row} * q_width_ * 2, context);
+  }
+  host_->attend(layer, m.q, m.out, stream);
+}
+
 void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                                 const CudaContext& context, const Stream& stream) {
   const std::int64_t at = std::int64_t{who.first} * q_width_ * 2;
@@ -120,8 +132,8 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
 
 // Rows that attend a selection, or a window, through cache slots or in their pages.
 //
-//   main   close ── select(t) ── recall(t) ── attend(t)
-//   side       └─ queries ready, or select(t) done ─> select(t+1) ──┐
+//   main   [close] ── select(t) ── recall(t) ── attend(t)
+//   side       └─ [close] ── queries ready, or select(t) done ─> select(t+1) ──┐
 //   fetch                                  attended(t) ─────────────┴─> recall(t+1), joined before the next step
 //
 // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
@@ -144,6 +156,11 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
              in_turn = r.selects_in_sequence();
   if (r.closes_first()) r.close_groups(layer, slots, pages, context);
+  if (r.closes_beside()) {
+    follow(side_, stored_, stream);
+    r.close_groups(layer, slots, pages, side_context);
+    side_busy_ = true;
+  }
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);

@@ -26,6 +26,7 @@ class CudaBlocks final : public BlockMemory {
   // By its device address.
   std::byte* base() const override { return device_.size() > 0 ? device_.data() : host_.device_data(); }
   bool in_host_memory() const override { return host_.size() > 0; }
+  bool host_reads() const { return in_host_memory() && host_.data() == host_.device_data(); }  // at device addresses
   std::size_t bytes() const { return bytes_; }
   void copy(std::byte* to, const std::byte* from, std::size_t n) override { copy_bytes(to, from, n, stream_); }
   void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends, std::size_t token_bytes) override {

@@ -1,7 +1,5 @@
 #include "src/model/cuda/experts.h"
 
-#include <array>
-
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
@@ -14,29 +12,19 @@ CudaExperts::CudaExperts(const ModelConfig& config, std::int32_t max_rows)
     fail(ErrorKind::kUnsupported, "--device cuda: {} experts, {} of them used; expected at most {} and {}", config_.n,
          config_.n_used, kMaxExpertsCuda, kMaxExpertsUsedCuda);
   const std::size_t rows = max_rows, pairs = rows * config_.n_used, ffn = config_.ffn, hidden = hidden_;
-  struct Piece {
-    void* to;
-    std::size_t bytes;
-  };
-  const std::array pieces = {Piece{&logits_, rows * config_.n * 4},
-                             Piece{&experts_, pairs * 4},
-                             Piece{&shares_, pairs * 4},
-                             Piece{&sorted_.order, pairs * 4},
-                             Piece{&sorted_.slots, pairs * 4},
-                             Piece{&sorted_.tiles, pairs * 3 * 4},
-                             Piece{&sorted_.n_tiles, 4},
-                             Piece{&gate_up_, pairs * 2 * ffn * 2},
-                             Piece{&product_, pairs * ffn * 2},
-                             Piece{&out_, pairs * hidden * 4}};
-  constexpr std::size_t kAlign = 256;
-  std::size_t total = 0;
-  for (const Piece& p : pieces) total += (p.bytes + kAlign - 1) / kAlign * kAlign;
-  arena_ = DeviceBuffer(total, "activations of experts (max_batched_tokens makes them smaller)");
-  std::size_t at = 0;
-  for (const Piece& p : pieces) {
-    *static_cast<std::byte**>(p.to) = arena_.data() + at;
-    at += (p.bytes + kAlign - 1) / kAlign * kAlign;
-  }
+  ArenaLayout arrays;
+  arrays.add(logits_, rows * config_.n * 4);
+  arrays.add(experts_, pairs * 4);
+  arrays.add(shares_, pairs * 4);
+  arrays.add(sorted_.order, pairs * 4);
+  arrays.add(sorted_.slots, pairs * 4);
+  arrays.add(sorted_.tiles, pairs * 3 * 4);
+  arrays.add(sorted_.n_tiles, 4);
+  arrays.add(gate_up_, pairs * 2 * ffn * 2);
+  arrays.add(product_, pairs * ffn * 2);
+  arrays.add(out_, pairs * hidden * 4);
+  arena_ = DeviceBuffer(arrays.total(), "activations of experts (max_batched_tokens makes them smaller)");
+  arrays.assign(arena_.data());
 }
 
 void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context) {

@@ -3,7 +3,6 @@
 #include "src/model/cuda/forward.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
@@ -133,54 +131,43 @@ void CudaForward::Impl::allocate() {
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
-  weights.for_each([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype) && w.n_out != config.vocab)
-      widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+  weights.for_each_in_layers([&](const DeviceMatrix& w) {
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
   const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_heads),
                                                              static_cast<std::int32_t>(config.head_dim));
-  struct Piece {
-    void* to;
-    std::size_t bytes;
-  };
-  const std::array pieces = {Piece{&residual, rows * hidden * 4},
-                             Piece{&normed, rows * hidden * 2},
-                             Piece{&qkv, rows * qkv_width * 2},
-                             Piece{&qkv_f32, few * qkv_width * 4},
-                             Piece{&q, rows * q_n * 2},
-                             Piece{&remote_q, rows * q_n * 2},
-                             Piece{&attended, rows * q_n * 2},
-                             Piece{&lse, config.has_sinks() ? rows * static_cast<std::size_t>(config.n_heads) * 4 : 0},
-                             Piece{&gate_up, rows * 2 * ffn * 2},
-                             Piece{&ffn_hidden, rows * ffn * 2},
-                             Piece{&dequantised, widest * 2},
-                             Piece{&sums_embed, kSkinnyRows * 4},
-                             Piece{&sums, (hidden / 16 + 1) * kSkinnyRows * 4},
-                             Piece{&workspace.partial, skinny_partial_bytes()},
-                             Piece{&workspace.arrived, kSkinnyUnits * 4},
-                             Piece{&angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
-                             Piece{&remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
-                             Piece{&logits, sequences * static_cast<std::size_t>(config.vocab) * 4},
-                             Piece{&best_token, sequences * 4},
-                             Piece{&best_logprob, sequences * 4},
-                             Piece{&sampling_rules, sequences * sizeof(SamplingRule)},
-                             Piece{&row_base, CudaRowArrays::kArrays * rows * 4},
-                             Piece{&graph_base, CudaRowArrays::kArrays * kGraphRows * 4},
-                             Piece{&inv_freq, model.rope().inv_freq.size() * 8},
-                             Piece{&attention_scratch, scratch}};
-  constexpr std::size_t kAlign = 256;
-  const auto aligned = [](std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
-  std::size_t total = 0;
-  for (const Piece& p : pieces) total += aligned(p.bytes);
-  arena = DeviceBuffer(total, "activations of a step (max_batched_tokens and max_sequences make them smaller)");
-  std::size_t at = 0;
-  for (const Piece& p : pieces) {
-    *static_cast<std::byte**>(p.to) = arena.data() + at;
-    at += aligned(p.bytes);
-  }
-  set_bytes(arena.data(), 0, total, stream);
+  ArenaLayout arrays;
+  arrays.add(residual, rows * hidden * 4);
+  arrays.add(normed, rows * hidden * 2);
+  arrays.add(qkv, rows * qkv_width * 2);
+  arrays.add(qkv_f32, few * qkv_width * 4);
+  arrays.add(q, rows * q_n * 2);
+  arrays.add(remote_q, rows * q_n * 2);
+  arrays.add(attended, rows * q_n * 2);
+  arrays.add(lse, config.has_sinks() ? rows * static_cast<std::size_t>(config.n_heads) * 4 : 0);
+  arrays.add(gate_up, rows * 2 * ffn * 2);
+  arrays.add(ffn_hidden, rows * ffn * 2);
+  arrays.add(dequantised, widest * 2);
+  arrays.add(sums_embed, kSkinnyRows * 4);
+  arrays.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
+  arrays.add(workspace.partial, skinny_partial_bytes());
+  arrays.add(workspace.arrived, kSkinnyUnits * 4);
+  arrays.add(angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
+  arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
+  arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
+  arrays.add(best_token, sequences * 4);
+  arrays.add(best_logprob, sequences * 4);
+  arrays.add(sampling_rules, sequences * sizeof(SamplingRule));
+  arrays.add(row_base, CudaRowArrays::kArrays * rows * 4);
+  arrays.add(graph_base, CudaRowArrays::kArrays * kGraphRows * 4);
+  arrays.add(inv_freq, model.rope().inv_freq.size() * 8);
+  arrays.add(attention_scratch, scratch);
+  arena =
+      DeviceBuffer(arrays.total(), "activations of a step (max_batched_tokens and max_sequences make them smaller)");
+  arrays.assign(arena.data());
+  set_bytes(arena.data(), 0, arena.size(), stream);
   copy_bytes(inv_freq, model.rope().inv_freq.data(), model.rope().inv_freq.size() * 8, stream);
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
   host_logits = PinnedBuffer(sequences * static_cast<std::size_t>(config.vocab) * 4);
@@ -227,7 +214,8 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .lse = lse};
 }
 
-// Six kernels per layer (seven where q, k and v differ in type): norms are fused into the GEMMs before and after them.
+// A dense layer is six kernels, seven where q, k and v differ in type: norms are fused into the GEMMs before and after
+// them.
 void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows) {
   const CudaLayerWeights& w = weights.layers()[static_cast<std::size_t>(layer)];
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
@@ -293,6 +281,9 @@ void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int6
   }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised, serial());
+    values = dequantised;
+  } else if (w.on_host) {  // cuBLASLt reads weights several times
+    copy_bytes(dequantised, w.values, w.bytes(), stream);
     values = dequantised;
   }
   products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,
@@ -479,25 +470,6 @@ void CudaForward::set_store(KvStore store) {
 
 void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   impl_->attention.inject_outcomes(turnover, correction, recall_by);
-}
-
-void CudaForward::expect_method(const Plan& plan) {
-  CudaRetrieval::expect(plan);
-  const bool in_parts = plan.recipe.prefill_window || plan.remote_position || plan.key_basis == KeyBasis::kPreRope;
-  if (!plan.shape.windowed.empty() && in_parts)
-    fail(
-        ErrorKind::kUnsupported,
-        "KV method {} on device cuda: it has positions or windows of its own, in a model whose layers have windows and "
-        "attention sinks; expected a method that selects or drops at absolute positions. Run with --device cpu",
-        plan.recipe.name);
-}
-
-void CudaForward::expect_question(const Plan& plan) {
-  if (plan.layer_selection && plan.recipe.prefill_window->question_weight != 0)
-    fail(ErrorKind::kUnsupported,
-         "KV method {} on device cuda: it does not score with a marked question (question_span); leave it out, or say "
-         "--kv question_weight=0",
-         plan.recipe.name);
 }
 
 CudaForward::MethodBytes CudaForward::method_bytes() const {

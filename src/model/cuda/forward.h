@@ -61,14 +61,7 @@ class CudaForward {
   // Free device memory for blocks, less a reserve for graphs and libraries.
   std::int64_t room_bytes() const;
 
-  // Errors  kUnsupported: the device does not support the method.
-  static void expect_method(const Plan& plan);
-
-  // Errors  kUnsupported: the device cannot score with the prompt's question as the method requires.
-  static void expect_question(const Plan& plan);
-
-  // As Forward::run. Requires  at most max_rows tokens of at most max_sequences sequences; methods pass
-  // expect_method().
+  // As Forward::run. Requires  at most max_rows tokens of at most max_sequences sequences.
   //
   // Methods that select share one allocation: a step with a method that needs other layers or more cache slots
   // reallocates it and refills everything.

@@ -28,7 +28,8 @@ struct CudaWeightsMaker {
   const ModelConfig& config;
   const Stream& stream;
   CudaWeights out;
-  DeviceBuffer staging;
+  DeviceBuffer staging, scratch = {};
+  bool to_host = false;  // of the matrices that are made now
 
   CudaContext context() const { return {.stream = stream.get()}; }
 
@@ -37,10 +38,25 @@ struct CudaWeightsMaker {
       fail(ErrorKind::kUnsupported, "a weight matrix of {} columns: the device's kernels take multiples of {}", n_in,
            kWidthStep);
     DeviceMatrix m{.values = nullptr, .dtype = dtype, .n_out = n_out, .n_in = n_in};
-    out.buffers_.emplace_back(m.bytes(), "the model's weights");
-    m.values = out.buffers_.back().data();
+    if (to_host) {
+      grow(scratch, m.bytes(), "weights in flight");
+      m.values = scratch.data();
+    } else {
+      out.buffers_.emplace_back(m.bytes(), "the model's weights");
+      m.values = out.buffers_.back().data();
+    }
     // repack_cuda() leaves padding alone.
     if (is_quantised(dtype)) set_bytes(writable(m.values), 0, m.bytes(), stream);
+    return m;
+  }
+
+  // Moves a matrix that is filled to where it stays.
+  DeviceMatrix settled(DeviceMatrix m) {
+    if (!to_host || m.values == nullptr) return m;
+    PinnedBuffer& memory = out.host_buffers_.emplace_back(m.bytes());
+    copy_bytes(memory.data(), m.values, m.bytes(), stream);
+    stream.synchronize();
+    m.values = memory.data(), m.on_host = true;
     return m;
   }
 
@@ -111,7 +127,7 @@ struct CudaWeightsMaker {
       fill(*w, all, first);
       first += w->n_out();
     }
-    return all;
+    return settled(all);
   }
   DeviceMatrix one(const WeightMatrix& w) {
     const WeightMatrix* const parts[] = {&w};
@@ -177,15 +193,18 @@ struct CudaWeightsMaker {
   }
 };
 
-CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const ProgressFn& progress) {
+CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement,
+                              const ProgressFn& progress) {
   expect_device_types(model);
   CudaWeightsMaker maker{model.config(), stream, {}, {}};
+  const WeightPlacement places = placement.value_or(first_layers(model.config().n_layers));
   CudaWeights& out = maker.out;
   out.used_experts_ = used_share(model.config().experts);
   const std::int64_t n_layers = model.config().n_layers;
   for (std::int64_t i = 0; i < n_layers; ++i) {
     const LayerWeights& w = model.layers()[static_cast<std::size_t>(i)];
     const WeightMatrix* const qkv[] = {&w.q, &w.k, &w.v};
+    maker.to_host = places.others_on_host(i);
     out.layers_.push_back({.qkv = maker.fused(qkv),
                            .o = maker.one(w.o),
                            .gate_up = {},
@@ -200,9 +219,11 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
                            .router = nullptr,
                            .o_bias = maker.vector(w.o_bias),
                            .sinks = maker.vector(w.sinks)});
+    if (!w.experts.empty()) maker.to_host = places.experts_on_host(i);
     w.experts.empty() ? maker.add_feed_forward(w, out.layers_.back()) : maker.add_experts(w, out.layers_.back());
     if (progress) progress("weights to the device, layers", i + 1, n_layers);
   }
+  maker.to_host = false;
   out.embedding_ = maker.one(WeightMatrix(model.embedding()));
   out.tied_ = model.config().tied_embeddings;
   out.head_ = out.tied_ ? out.embedding_ : maker.one(model.head());
@@ -210,46 +231,54 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
   return std::move(maker.out);
 }
 
-CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream) {
+CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
+                                std::optional<WeightPlacement> placement) {
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
+  const WeightPlacement places = placement.value_or(first_layers(c.n_layers));
   CudaWeights& out = maker.out;
   const ExpertConfig& experts = c.experts;
   out.used_experts_ = used_share(experts);
   const auto matrix = [&](DType type, std::int64_t n_out, std::int64_t n_in) {
     const DeviceMatrix m = maker.matrix(maker.device_type(type), n_out, n_in);
     random_weights_cuda(m, seed++, maker.context());
-    return m;
+    return maker.settled(m);
   };
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const bool mixture = experts.n > 0;
   for (std::int64_t i = 0; i < c.n_layers; ++i) {
     const DType type = mix.of_layer(i, c.n_layers);
+    const auto expert_matrix = [&](DType of, std::int64_t n_out, std::int64_t n_in) {
+      if (!mixture) return DeviceMatrix{};
+      maker.to_host = places.experts_on_host(i);
+      return matrix(of, experts.n * n_out, n_in);
+    };
+    maker.to_host = places.others_on_host(i);
     FusedMatrix qkv;
     if (type == mix.most) {
       qkv.parts = {matrix(type, q + 2 * kv, c.hidden)};
     } else {
       qkv.parts = {matrix(mix.most, q + kv, c.hidden), matrix(type, kv, c.hidden)};
     }
-    out.layers_.push_back(
-        {.qkv = qkv,
-         .o = matrix(mix.most, c.hidden, q),
-         .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
-         .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
-         .attn_norm = maker.ones(c.hidden, 1),
-         .ffn_norm = maker.ones(c.hidden, 1),
-         .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-         .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-         .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
-         .expert_gate_up = mixture ? matrix(mix.most, experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
-         .expert_down = mixture ? matrix(type, experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
-         .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
-         .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
-         .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
-         .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
-         .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
-         .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
+    out.layers_.push_back({.qkv = qkv,
+                           .o = matrix(mix.most, c.hidden, q),
+                           .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
+                           .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
+                           .attn_norm = maker.ones(c.hidden, 1),
+                           .ffn_norm = maker.ones(c.hidden, 1),
+                           .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+                           .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+                           .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
+                           .expert_gate_up = expert_matrix(mix.most, 2 * experts.ffn, c.hidden),
+                           .expert_down = expert_matrix(type, c.hidden, experts.ffn),
+                           .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
+                           .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
+                           .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
+                           .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
+                           .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
+                           .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   }
+  maker.to_host = false;
   out.tied_ = c.tied_embeddings;
   out.embedding_ = matrix(out.tied_ ? mix.better : mix.most, c.vocab, c.hidden);
   out.head_ = out.tied_ ? out.embedding_ : matrix(mix.better, c.vocab, c.hidden);
@@ -264,12 +293,16 @@ std::int64_t FusedMatrix::n_out() const {
   return n;
 }
 
-void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
+void CudaWeights::for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const {
   for (const CudaLayerWeights& w : layers_) {
     for (const DeviceMatrix& part : w.qkv.parts) f(part);
     for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down})
       if (m->n_out > 0) f(*m);  // not those of mixtures
   }
+}
+
+void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
+  for_each_in_layers(f);
   f(head_);
 }
 
@@ -286,9 +319,24 @@ std::size_t CudaWeights::step_expert_bytes() const {
   return static_cast<std::size_t>(experts * used_experts_);
 }
 
+std::size_t CudaWeights::step_host_bytes() const {
+  std::size_t n = 0;
+  double experts = 0;
+  for_each_in_layers([&](const DeviceMatrix& m) { n += m.on_host ? m.bytes() : 0; });
+  for (const CudaLayerWeights& w : layers_)
+    if (w.expert_gate_up.on_host) experts += static_cast<double>(w.expert_gate_up.bytes() + w.expert_down.bytes());
+  return n + static_cast<std::size_t>(experts * used_experts_);
+}
+
 std::size_t CudaWeights::bytes() const {
   std::size_t n = 0;
   for (const DeviceBuffer& b : buffers_) n += b.size();
+  return n;
+}
+
+std::size_t CudaWeights::host_bytes() const {
+  std::size_t n = 0;
+  for (const PinnedBuffer& b : host_buffers_) n += b.size();
   return n;
 }
 

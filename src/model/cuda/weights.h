@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "src/base/function_ref.h"
@@ -12,6 +13,7 @@
 #include "src/cuda/memory.h"
 #include "src/model/model.h"
 #include "src/model/weight_mix.h"
+#include "src/model/weight_placement.h"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
@@ -40,28 +42,35 @@ struct CudaLayerWeights {
 class CudaWeights {
  public:
   // Errors  kResource: the weights do not fit the device; kUnsupported: a width that the kernels do not support.
-  static CudaWeights load(const Model& model, const Stream& stream, const ProgressFn& progress = {});
+  // placement: none: all on the device.
+  static CudaWeights load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement = {},
+                          const ProgressFn& progress = {});
   // Random weights of the model's shape, made on the device. Requires  bf16 or quantised types.
-  static CudaWeights random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream);
+  static CudaWeights random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
+                            std::optional<WeightPlacement> placement = {});
 
   const std::vector<CudaLayerWeights>& layers() const { return layers_; }
   const DeviceMatrix& embedding() const { return embedding_; }
   const DeviceMatrix& head() const { return head_; }
   const float* output_norm() const { return output_norm_; }
-  std::size_t bytes() const;  // device bytes of all weights
+  std::size_t bytes() const;       // device bytes of all weights
+  std::size_t host_bytes() const;  // of those in host memory
   // Bytes that a decode step of one row reads: one row of the embedding, the experts of one row, and all else.
   std::size_t step_bytes() const;
   std::size_t step_expert_bytes() const;  // of these the experts
+  std::size_t step_host_bytes() const;    // of these over the link
   DType dtype() const {
     const CudaLayerWeights& w = layers_.front();
     return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
   }
-  // Calls f with each matrix of the layers but for experts, and with the head.
+  // Calls f with each matrix of the layers but for experts; for_each() with the head too.
+  void for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const;
   void for_each(FunctionRef<void(const DeviceMatrix&)> f) const;
 
  private:
   friend struct CudaWeightsMaker;
   std::vector<DeviceBuffer> buffers_;
+  std::vector<PinnedBuffer> host_buffers_;
   std::vector<CudaLayerWeights> layers_;
   DeviceMatrix embedding_, head_;
   const float* output_norm_ = nullptr;

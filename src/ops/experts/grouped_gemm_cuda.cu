@@ -1,10 +1,11 @@
-// A warp multiplies 16 rows of an expert's matrix, two octets, with 8 kTiles rows of x. Columns go to lanes in runs of eight
-// (or of four twice), of w and of x alike: a dot product does not depend on their order, and so both are loaded straight
-// into fragments.
+// A warp multiplies 16 rows of an expert's matrix, two octets, with 8 kTiles rows of x. Columns go to lanes in runs of
+// eight (or of four twice), of w and of x alike: a dot product does not depend on their order, and so both are loaded
+// straight into fragments.
 #include <utility>
 
 #include "src/cuda/common.cuh"
 #include "src/ops/experts/grouped_gemm_cuda.h"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_format.cuh"
 
 namespace mneme {
@@ -16,7 +17,8 @@ constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kWarpRows = 16;                 // of w
 constexpr int kStep = 32, kSteps = 4;         // columns; steps of a slab
 constexpr int kFewTiles = 1, kManyTiles = 4;  // of eight rows of x
-// With few rows of x a thread block's warps share 16 rows of w, a quarter of the columns each: reading is bound by latency.
+// With few rows of x a thread block's warps share 16 rows of w, a quarter of the columns each: reading is bound by
+// latency.
 template <int kTiles>
 constexpr int kBlockRows = kTiles == kFewTiles ? kWarpRows : kWarps* kWarpRows;
 constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
 }
 
 __device__ __forceinline__ float gated(float gate, float up, float limit) {
-  if (limit == 0) return gate / (1.0f + __expf(-gate)) * up;
+  if (limit == 0) return silu(gate) * up;
   // Compared so that NaN stays.
   const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
   return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);

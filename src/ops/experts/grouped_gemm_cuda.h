@@ -41,7 +41,7 @@ struct CombineExpertsCuda {
   const float* shares = nullptr;                            // [n, n_used]
   std::int32_t n_used = 0, hidden = 0;
   float* residual = nullptr;  // [n, hidden]
-  // Of the next norm, as in SkinnyGemmResidual with one part: for n <= 8; null: not wanted.
+  // Of the next norm, as in SkinnyGemmResidual with one part, for n <= kSkinnyRows; null: not wanted.
   const float* norm_weight = nullptr;
   void* x_next = nullptr;
   float* sums = nullptr;

@@ -1,4 +1,5 @@
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const float* x, cons
 __device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gate, std::uint32_t up) {
   const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(gate));
   const float2 u = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(up));
-  return pack<__nv_bfloat16>(g.x / (1.0f + __expf(-g.x)) * u.x, g.y / (1.0f + __expf(-g.y)) * u.y);
+  return pack<__nv_bfloat16>(silu(g.x) * u.x, silu(g.y) * u.y);
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -11,7 +11,7 @@
 namespace mneme {
 
 // Copies the [K | V] pairs of `runs` contiguously, token t's key rotated by row first_row + t of `angles`.
-//   to  [tokens, 2, D] of shape.kv_dtype out
+//   to  [tokens, 2, D] of shape.kv_dtype out; keys in 8 bits are quantised again
 // Requires  `angles` has these rows, of D / 2 pairs.
 // Rounding  rotation in f32, then round to nearest even; values are copied. NaN and infinities propagate.
 void rotate_keys_ref(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,

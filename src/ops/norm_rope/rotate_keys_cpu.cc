@@ -14,6 +14,8 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
+#include "src/tensor/half_value.h"
 namespace mneme {
 namespace {
 constexpr std::int32_t kMaxHeadDim = 256;
@@ -72,10 +74,37 @@ namespace {
 HWY_EXPORT(RotateTokens);
 }  // namespace
 
+namespace {
+
+// Keys in 8 bits: widened, rotated, and quantised again; values are copied with their scales.
+void rotate_eight_bit(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
+                      std::int64_t first_row, std::byte* to) {
+  static thread_local Buffer t_wide;
+  const WideTokens wide(runs, shape, t_wide);
+  rotate_keys_cpu(wide.runs(), wide.shape(), angles, first_row, t_wide.data());
+  const std::size_t dim = shape.head_dim;
+  const std::byte* rotated = t_wide.data();
+  float key[kMaxHeadDim];
+  for (const KvRun& run : runs) {
+    const std::byte* from = run.kv;
+    for (std::int32_t t = 0; t < run.n_tokens; ++t, rotated += wide.shape().token_bytes()) {
+      for (std::size_t c = 0; c < dim; ++c) key[c] = load_half(rotated, c, DType::kBF16);
+      const float scale = quantise_row_cpu(key, shape.head_dim, shape.kv_dtype, to);
+      std::memcpy(to + dim, from + dim, dim + 2 * sizeof(scale));
+      std::memcpy(to + 2 * dim, &scale, sizeof(scale));
+      from += shape.token_bytes();
+      to += shape.token_bytes();
+    }
+  }
+}
+
+}  // namespace
+
 void rotate_keys_cpu(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
                      std::int64_t first_row, std::byte* to) {
   MNEME_CHECK(runs.empty() || (shape.head_dim <= kMaxHeadDim && angles.n_pairs() * 2 == shape.head_dim),
               "{} pairs for head_dim {}", angles.n_pairs(), shape.head_dim);
+  if (is_eight_bit(shape.kv_dtype)) return rotate_eight_bit(runs, shape, angles, first_row, to);
   for (const KvRun& run : runs) {
     MNEME_CHECK(first_row + run.n_tokens <= angles.n_rows(), "angles of {} rows, row {} is wanted", angles.n_rows(),
                 first_row + run.n_tokens - 1);

@@ -20,6 +20,7 @@
 #include <limits>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 
 namespace mneme {
 namespace {
@@ -361,7 +362,12 @@ void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s)
   MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
               "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
   s.tokens.resize(n * dim);
-  HWY_DYNAMIC_DISPATCH(whole)(task, s.tokens.data());
+  static thread_local Buffer t_wide;
+  const WideTokens wide(task.runs, task.shape, t_wide, KvPart::kKeys);
+  KmeansTask wide_task = task;
+  wide_task.runs = wide.runs();
+  wide_task.shape = wide.shape();
+  HWY_DYNAMIC_DISPATCH(whole)(wide_task, s.tokens.data());
   s.centroids.resize(task.n_clusters * dim);
   for (std::int64_t k = 0; k < task.n_clusters; ++k)
     std::copy_n(s.tokens.data() + (k * n / task.n_clusters) * dim, dim, s.centroids.data() + k * dim);

@@ -19,6 +19,7 @@
 #include <limits>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/tensor/half.h"
 #include "src/tensor/half_value.h"
 
@@ -147,7 +148,11 @@ HWY_EXPORT(sum_distances);
 
 }  // namespace
 
-void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, BoxKind kind, std::byte* box) {
+void box_build_cpu(std::span<const KvRun> tokens, const AttentionShape& stored, BoxKind kind, std::byte* box) {
+  static thread_local Buffer t_wide;
+  const WideTokens wide(tokens, stored, t_wide, KvPart::kKeys);
+  const std::span<const KvRun> runs = wide.runs();
+  const AttentionShape& shape = wide.shape();
   MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
   std::int64_t n = 0;
   for (const KvRun& run : runs) n += run.n_tokens;

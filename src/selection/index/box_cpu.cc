@@ -24,6 +24,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/selection/index/centroid.h"
 
 namespace mneme {
@@ -198,6 +199,21 @@ void check_shape(const AttentionShape& shape) {
   MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
 }
 
+// Keys in 8 bits, widened some hundred tokens at a time, which stay in L1 or L2: calls `score` with them and the index of
+// the first.
+template <class Score>
+void score_in_pieces(std::span<const KvRun> runs, const AttentionShape& shape, const Score& score) {
+  static thread_local Buffer t_wide;
+  constexpr std::int64_t kTokens = 128;
+  std::int64_t at = 0;
+  for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
+    std::int64_t n = 0;
+    while (last < runs.size() && (n == 0 || n + runs[last].n_tokens <= kTokens)) n += runs[last++].n_tokens;
+    score(WideTokens(runs.subspan(first, last - first), shape, t_wide, KvPart::kKeys), at);
+    at += n;
+  }
+}
+
 }  // namespace
 
 void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
@@ -214,8 +230,9 @@ void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte*
   const Weights weights{w, shape.group, std::size_t{2} * dim};
   constexpr std::int64_t kChunk = std::int64_t{1} << 30;  // a run's tokens are an int32
   for (std::int64_t at = 0; at < n; at += kChunk) {
-    const KvRun run{boxes + at * shape.token_bytes(), static_cast<std::int32_t>(std::min(kChunk, n - at))};
-    HWY_DYNAMIC_DISPATCH(score)({&run, 1}, shape.token_bytes(), weights, shape.kv_dtype, {scores + at, score_stride});
+    const std::size_t bytes = shape.wide().token_bytes();
+    const KvRun run{boxes + at * bytes, static_cast<std::int32_t>(std::min(kChunk, n - at))};
+    HWY_DYNAMIC_DISPATCH(score)({&run, 1}, bytes, weights, shape.wide().kv_dtype, {scores + at, score_stride});
   }
 }
 
@@ -223,6 +240,13 @@ void key_score_cpu(const float* q, const AttentionShape& shape, std::span<const 
                    std::int64_t score_stride) {
   check_shape(shape);
   const Weights weights{q, shape.group, static_cast<std::size_t>(shape.head_dim)};
+  if (is_eight_bit(shape.kv_dtype)) {
+    score_in_pieces(runs, shape, [&](const WideTokens& wide, std::int64_t at) {
+      HWY_DYNAMIC_DISPATCH(score)
+      (wide.runs(), wide.shape().token_bytes(), weights, wide.shape().kv_dtype, {scores + at, score_stride});
+    });
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(score)(runs, shape.token_bytes(), weights, shape.kv_dtype, {scores, score_stride});
 }
 
@@ -232,7 +256,7 @@ void centroid_score_cpu(const float* q, const AttentionShape& shape, const std::
   MNEME_CHECK(n >= 0 && n <= INT32_MAX, "{} centroids", n);
   const Weights weights{q, shape.group, static_cast<std::size_t>(shape.head_dim)};
   const KvRun run{centroids, static_cast<std::int32_t>(n)};
-  HWY_DYNAMIC_DISPATCH(score)({&run, 1}, 2 * weights.length, weights, shape.kv_dtype, {scores, score_stride});
+  HWY_DYNAMIC_DISPATCH(score)({&run, 1}, 2 * weights.length, weights, shape.wide().kv_dtype, {scores, score_stride});
 }
 
 }  // namespace mneme

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -63,7 +64,11 @@ HWY_EXPORT(sum_keys);
 
 }  // namespace
 
-void centroid_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* centroid) {
+void centroid_build_cpu(std::span<const KvRun> tokens, const AttentionShape& stored, std::byte* centroid) {
+  static thread_local Buffer t_wide;
+  const WideTokens wide(tokens, stored, t_wide, KvPart::kKeys);
+  const std::span<const KvRun> runs = wide.runs();
+  const AttentionShape& shape = wide.shape();
   MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
   std::int64_t n = 0;
   for (const KvRun& run : runs) n += run.n_tokens;

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -173,8 +174,12 @@ HWY_EXPORT(build);
 
 }  // namespace
 
-void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
+void one_bit_build_cpu(std::span<const KvRun> tokens, const AttentionShape& stored, std::int32_t g, OneBitLevels levels,
                        std::byte* out) {
+  static thread_local Buffer t_wide;
+  const WideTokens wide(tokens, stored, t_wide, KvPart::kKeys);
+  const std::span<const KvRun> runs = wide.runs();
+  const AttentionShape& shape = wide.shape();
   MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
   MNEME_CHECK(g == 32 || g == 64 || g == 128 || g == 256, "{} tokens a group", g);
   GroupTask task;

@@ -47,6 +47,9 @@ struct SelectTokens {
   // `listed` for this step, so that no recall_units_cuda follows for it.
   const KvTables* pages = nullptr;
   std::int32_t layer = 0;
+  // Tokens are scored by the sketches of their pages (sketch.h, KvSlots::entries) with these HeadTerms
+  // (unfused_item.cuh), by up to 8 query heads a KV head; null: by 1-bit keys.
+  const void* sketch_terms = nullptr;
 };
 std::size_t select_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
 void select_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer,

@@ -49,10 +49,10 @@ void build_box(std::span<const KvRun> runs, const AttentionShape& shape, std::by
 }
 // Two 16-bit values a channel, as K and V.
 std::size_t box_bytes(const AttentionShape& shape) {
-  return shape.token_bytes();
+  return shape.wide().token_bytes();
 }
 std::size_t centroid_bytes(const AttentionShape& shape) {
-  return shape.token_bytes() / 2;
+  return shape.wide().token_bytes() / 2;
 }
 
 class OneBitIndex final : public UnitIndex {

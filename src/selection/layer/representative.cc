@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/tensor/half_value.h"
+#include "src/kv/kv_quant.h"
+#include "src/tensor/half.h"
 
 namespace mneme {
 namespace {
@@ -65,7 +66,7 @@ std::vector<float>& sum_top_keys(const UnitTokens& unit, const MassWindow& mass,
     float* sum = sums.data() + std::int64_t{h} * d;
     for (std::int32_t i = 0; i < top; ++i) {
       const std::byte* key = unit.cache->token(unit.layer, h / shape.group, unit.begin + order[i]);
-      for (std::int32_t c = 0; c < d; ++c) sum[c] += load_half(key, c, shape.kv_dtype);
+      for (std::int32_t c = 0; c < d; ++c) sum[c] += load_kv(key, c, shape.kv_dtype, d);
     }
   }
   return sums;
@@ -76,13 +77,13 @@ std::vector<float>& sum_top_keys(const UnitTokens& unit, const MassWindow& mass,
 void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                           std::byte* entry) {
   const std::vector<float>& sums = sum_top_keys(unit, mass, shape, top);
-  store(sums, inverse_length(sums), shape.kv_dtype, entry);
+  store(sums, inverse_length(sums), shape.wide().kv_dtype, entry);
 }
 
 void build_mean_keys(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                      std::byte* entry) {
   const std::int32_t n = std::min(top, unit.end - unit.begin);
-  store(sum_top_keys(unit, mass, shape, top), 1.0f / static_cast<float>(n), shape.kv_dtype, entry);
+  store(sum_top_keys(unit, mass, shape, top), 1.0f / static_cast<float>(n), shape.wide().kv_dtype, entry);
 }
 
 void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
@@ -104,9 +105,9 @@ void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const Attent
   for (std::int32_t i = 0; i < top; ++i) {
     for (std::int32_t m = 0; m < n_kv; ++m) {
       const std::byte* key = unit.cache->token(unit.layer, m, unit.begin + order[i]);
-      for (std::int32_t c = 0; c < d; ++c) keys[m * d + c] = load_half(key, c, shape.kv_dtype);
+      for (std::int32_t c = 0; c < d; ++c) keys[m * d + c] = load_kv(key, c, shape.kv_dtype, d);
     }
-    store(keys, repeated * inverse_length(keys), shape.kv_dtype, entry + i * keys.size() * 2);
+    store(keys, repeated * inverse_length(keys), shape.wide().kv_dtype, entry + i * keys.size() * 2);
   }
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/selection/index/box.h"
 
 namespace mneme {
@@ -207,6 +208,23 @@ struct CallScratch {
   std::vector<std::size_t> first_token;  // by head, in rows
 };
 
+// Up to kTile tokens as the kernel reads them: where they are, or widened.
+class WideTile {
+ public:
+  const std::byte* const* rows_of(std::span<const std::byte* const> rows, const AttentionShape& shape) {
+    if (!is_eight_bit(shape.kv_dtype)) return rows.data();
+    const std::size_t bytes = shape.wide().token_bytes();
+    wide_.reserve(kTile * bytes);
+    widen_tokens_cpu(rows, shape, KvPart::kKeys, wide_.data());
+    for (std::size_t i = 0; i < rows.size(); ++i) rows_[i] = wide_.data() + i * bytes;
+    return rows_;
+  }
+
+ private:
+  Buffer wide_;
+  const std::byte* rows_[kTile] = {};
+};
+
 // Splits into whole runs with enough tokens.
 void list_run_pieces(std::size_t h, const MassHead& head, CallScratch& call) {
   std::int32_t at = 0;
@@ -272,6 +290,7 @@ void attention_mass_cpu(std::span<const MassHead> heads, const AttentionShape& s
   }
   context.pool->parallel_for(call.pieces.size(), 1, [&](std::int64_t begin, std::int64_t end, int) {
     alignas(64) static thread_local float t_keys[kMaxDim * kTile];
+    static thread_local WideTile t_wide;
     for (std::int64_t i = begin; i < end; ++i) {
       const Piece& piece = call.pieces[i];
       const MassHead& head = heads[piece.head];
@@ -280,15 +299,15 @@ void attention_mass_cpu(std::span<const MassHead> heads, const AttentionShape& s
         add_few(head, piece, shape, by, n_tokens);
         continue;
       }
-      const std::size_t first = call.first_token[piece.head] + piece.begin;
+      const std::span rows = std::span(call.rows).subspan(call.first_token[piece.head] + piece.begin, piece.n);
       HWY_DYNAMIC_DISPATCH(mass_tile)
       ({.head = &head,
-        .rows = call.rows.data() + first,
+        .rows = t_wide.rows_of(rows, shape),
         .begin = piece.begin,
         .n = piece.n,
         .n_tokens = n_tokens,
         .keys = t_keys},
-       shape, by);
+       shape.wide(), by);
     }
   });
 }

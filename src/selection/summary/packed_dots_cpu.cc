@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -212,7 +213,9 @@ void log_sum_exp_rows_cpu(const float* x, std::int64_t n, std::int32_t width, fl
 }
 void load_keys_cpu(std::span<const KvRun> runs, const AttentionShape& shape, float* x) {
   expect_eights(shape.head_dim);
-  HWY_DYNAMIC_DISPATCH(LoadKeys)(runs, shape, x);
+  static thread_local Buffer t_wide;
+  const WideTokens wide(runs, shape, t_wide, KvPart::kKeys);
+  HWY_DYNAMIC_DISPATCH(LoadKeys)(wide.runs(), wide.shape(), x);
 }
 void row_products_cpu(const float* a, std::int64_t n, const float* b, std::int64_t m, std::int64_t dim, float* out) {
   expect_eights(dim);

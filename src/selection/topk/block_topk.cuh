@@ -18,7 +18,7 @@ struct Ranker {
   std::uint32_t least, most;  // bounds of the keys
   // Keys above [low, low + width) are taken, and `need` of the `equal` keys in it.
   std::uint32_t low, shift;  // width: 1 << shift
-  int need, equal, n_out, n_equal_before, n_candidates;
+  int need, equal, n_out, n_candidates;
   __device__ static bool in(std::uint32_t key, std::uint32_t low, std::uint32_t shift) {
     return key >= low && static_cast<std::uint64_t>(key - low) >> shift == 0;
   }
@@ -86,33 +86,33 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
   }
 }
 
-// Writes indices in order, for any number of keys.
+// Writes indices in order, for any number of keys. Each warp has a range of them, which it reads twice: it counts what it
+// will write, and writes behind what the warps before it write. One range for all warps needs the block's barriers for
+// every 256 keys: 100 us for 32K.
 __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int each = (n + kRankThreads - 1) / kRankThreads * kWarp, begin = min(n, warp * each),
+            end = min(n, begin + each);
   const int skip = r.equal - r.need;  // equals that are left out, the first ones
-  if (tid == 0) r.n_out = r.n_equal_before = 0;
+  int above = 0, same = 0;
+  for (int i = begin + lane; i < end; i += kWarp) above += r.above(keys[i]), same += r.within(keys[i]);
+  above = __reduce_add_sync(~0u, above), same = __reduce_add_sync(~0u, same);
+  if (lane == 0) r.per_warp[0][warp] = above, r.per_warp[1][warp] = same;
   __syncthreads();
-  for (int base = 0; base < n; base += kRankThreads) {
-    const int i = base + tid;
-    const std::uint32_t key = i < n ? keys[i] : 0;
-    const bool same = i < n && r.within(key);
-    const unsigned sames = __ballot_sync(~0u, same);
-    if (lane == 0) r.per_warp[0][warp] = __popc(sames);
-    __syncthreads();
-    int equal_before = r.n_equal_before + __popc(sames & ((1u << lane) - 1));
-    for (int w = 0; w < warp; ++w) equal_before += r.per_warp[0][w];
-    const bool taken = i < n && (r.above(key) || (same && equal_before >= skip));
+  int above_before = 0, same_before = 0;
+  for (int w = 0; w < warp; ++w) above_before += r.per_warp[0][w], same_before += r.per_warp[1][w];
+  int at = above_before + max(0, same_before - skip);
+  for (int base = begin; base < end; base += kWarp) {
+    const bool there = base + lane < end;
+    const std::uint32_t key = there ? keys[base + lane] : 0;
+    const bool equal = there && r.within(key);
+    const unsigned before = (1u << lane) - 1, equals = __ballot_sync(~0u, equal);
+    const bool taken = there && (r.above(key) || (equal && same_before + __popc(equals & before) >= skip));
     const unsigned takens = __ballot_sync(~0u, taken);
-    if (lane == 0) r.per_warp[1][warp] = __popc(takens);
-    __syncthreads();
-    int at = r.n_out + __popc(takens & ((1u << lane) - 1));
-    for (int w = 0; w < warp; ++w) at += r.per_warp[1][w];
-    if (taken) out[at] = first_page + i;
-    __syncthreads();
-    if (tid == 0)
-      for (int w = 0; w < kRankWarps; ++w) r.n_equal_before += r.per_warp[0][w], r.n_out += r.per_warp[1][w];
-    __syncthreads();
+    if (taken) out[at + __popc(takens & before)] = first_page + base + lane;
+    same_before += __popc(equals), at += __popc(takens);
   }
+  __syncthreads();
 }
 
 // For few keys: taken in any order, candidates at the threshold compared, then sorted.

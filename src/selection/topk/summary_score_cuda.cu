@@ -8,7 +8,7 @@
 // which hold 16 bits of them.
 #include <algorithm>
 
-#include "src/selection/topk/unfused_item.cuh"
+#include "src/selection/topk/head_terms.cuh"
 
 namespace mneme {
 namespace {
@@ -20,143 +20,6 @@ constexpr int kRows = 16;    // centroids of a tile
 constexpr int kSkew = 32;    // values behind a row of queries in shared memory, against bank conflicts
 constexpr int kCodes = 256;  // variance codes
 
-struct Frame {
-  const float *mean, *basis, *covariance, *deviation;
-};
-__device__ Frame frame_of(const UnfusedArgs& p, const Item& item) {
-  const UnitEntries& e = p.s.entries;
-  const int d = p.s.head_dim, r = e.kind == EntryKind::kSketch ? e.rank : 0;
-  const float* mean = e.frames + item.index * e.frame_floats;
-  return {mean, mean + d, mean + d * (1 + r), mean + d * (1 + r + d)};
-}
-
-// ---- terms
-
-// This part's share of 0 .. n - 1.
-struct Part {
-  int first, stop;
-  __device__ explicit Part(int n)
-      : first(static_cast<int>(blockIdx.y) * n / kTermParts),
-        stop((static_cast<int>(blockIdx.y) + 1) * n / kTermParts) {}
-};
-
-__device__ float warp_dot(const float* a, const float* b, int d) {
-  float sum = 0;
-  for (int c = threadIdx.x % kWarp; c < d; c += kWarp) sum = fmaf(a[c], b[c], sum);
-  return warp_sum(sum);
-}
-
-// q^T C q over the part's rows of C, for all queries at once.   q [n_scored][D]
-__device__ void spread_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f) {
-  __shared__ float of_warps[kWarps][kMaxSlotGroup];
-  const int d = p.s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const Part rows(d);
-  const int columns = min(d, kThreads), groups = kThreads / columns, own = tid / columns, c = tid % columns;
-  float sum[kMaxSlotGroup] = {};
-  if (own < groups) {
-#pragma unroll 4
-    for (int i = rows.first + own; i < rows.stop; i += groups) {
-      const float covariance = __ldg(f.covariance + i * d + c);
-#pragma unroll
-      for (int g = 0; g < kMaxSlotGroup; ++g)
-        if (g < item.n_scored) sum[g] = fmaf(covariance, q[g * d + i], sum[g]);
-    }
-  }
-#pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g) {
-    if (g >= item.n_scored) continue;
-    const float spread = warp_sum(own < groups ? sum[g] * q[g * d + c] : 0.0f);
-    if (lane == 0) of_warps[warp][g] = spread;
-  }
-  __syncthreads();
-  if (tid >= item.n_scored) return;
-  float spread = 0, base = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) spread += of_warps[w][tid];
-  for (int i = rows.first; i < rows.stop; ++i) base = fmaf(q[tid * d + i], f.mean[i], base);
-  item.terms[tid].spread[blockIdx.y] = spread, item.terms[tid].base[blockIdx.y] = base;
-}
-
-__device__ void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f) {
-  const int d = p.s.head_dim, r = p.s.entries.rank, warp = threadIdx.x / kWarp;
-  const Part rows(r);
-  for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kWarps) {
-    const int i = rows.first + at / item.n_scored, g = at % item.n_scored;
-    const float x = warp_dot(q + g * d, f.basis + i * d, d);
-    if (threadIdx.x % kWarp == 0) item.terms[g].of_basis[i] = x * f.deviation[i];
-  }
-}
-
-// Key of a token of the sinks or of the window.
-template <typename T>
-__device__ const T* fixed_key(const UnfusedArgs& p, const Item& item, int position, int stored) {
-  const KvSlots& s = p.s;
-  if (s.n_slots == 0)
-    return reinterpret_cast<const T*>(
-        p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, position) * token_bytes(s));
-  if (position < item.rules.sink)
-    return reinterpret_cast<const T*>(s.slots + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
-                                      position % s.unit_tokens * token_bytes(s));
-  return reinterpret_cast<const T*>(
-      resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored));
-}
-
-// Sums of exp(alpha q . k) over the part's tokens of sinks and window. Eight lanes take a token, 16 bytes at a time.
-template <typename T>
-__device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float* q) {
-  constexpr int kLanes = 8, kEach = 8;  // of a token; values of 16 bytes
-  constexpr int kAtOnce = kThreads / kLanes;
-  __shared__ float2 of_warps[kWarps][kMaxSlotGroup];
-  const int d = p.s.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, own = threadIdx.x % kLanes;
-  const int stored = item.length - (p.when == SelectWhen::kNext ? 1 : 0);
-  // The region of the next step may begin its window at a token that is yet to come.
-  const int sink = item.rules.sink, window = page_region(item.rules, item.length).window * p.s.unit_tokens;
-  const Part tokens(sink + max(0, stored - window));
-  float max[kMaxSlotGroup], sum[kMaxSlotGroup];
-#pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
-  for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
-    const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
-    float dot[kMaxSlotGroup] = {};
-    const T* key = i < tokens.stop ? fixed_key<T>(p, item, position, stored) : nullptr;
-    for (int c = own * kEach; c < d && key != nullptr; c += kLanes * kEach) {
-      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
-      const T* values = reinterpret_cast<const T*>(&words);
-#pragma unroll
-      for (int g = 0; g < kMaxSlotGroup; ++g) {
-        if (g >= item.n_scored) continue;
-        const auto* query =
-            reinterpret_cast<const float4*>(q + g * d + c);  // values one by one would conflict in banks
-        const float4 a = query[0], b = query[1];
-        dot[g] = fmaf(a.x, widen(values[0]), dot[g]), dot[g] = fmaf(a.y, widen(values[1]), dot[g]);
-        dot[g] = fmaf(a.z, widen(values[2]), dot[g]), dot[g] = fmaf(a.w, widen(values[3]), dot[g]);
-        dot[g] = fmaf(b.x, widen(values[4]), dot[g]), dot[g] = fmaf(b.y, widen(values[5]), dot[g]);
-        dot[g] = fmaf(b.z, widen(values[6]), dot[g]), dot[g] = fmaf(b.w, widen(values[7]), dot[g]);
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < kMaxSlotGroup; ++g) {
-      if (g >= item.n_scored) continue;
-      const float log = item.rules.alpha * warp_sum<kLanes>(dot[g]);
-      if (key != nullptr) add_sum(max[g], sum[g], log, 1.0f);
-    }
-  }
-#pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g) {
-    if (g >= item.n_scored) continue;
-#pragma unroll
-    for (int i = kLanes; i < kWarp; i *= 2)
-      add_sum(max[g], sum[g], __shfl_xor_sync(~0u, max[g], i), __shfl_xor_sync(~0u, sum[g], i));
-    if (lane == 0) of_warps[warp][g] = {max[g], sum[g]};
-  }
-  __syncthreads();
-  if (threadIdx.x >= item.n_scored) return;
-  float most = -INFINITY, total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) add_sum(most, total, of_warps[w][threadIdx.x].x, of_warps[w][threadIdx.x].y);
-  item.terms[threadIdx.x].fixed[blockIdx.y] = {most, total};
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   extern __shared__ __align__(16) float q[];
@@ -165,27 +28,7 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.x), false, item)) return;
   load_queries(p, item, q);
-  if (p.s.entries.frame_floats > 0) {
-    const Frame f = frame_of(p, item);
-    spread_terms(p, item, q, f);
-    if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f);
-  }
-  if (item.rules.whole_attention != 0) fixed_terms<T>(p, item, q);
-}
-
-// ---- spread.h
-
-// c of n samples.
-__device__ __forceinline__ float spread_limit_of(float n) {
-  return n <= 1.0f ? 0.0f : sqrtf(2.0f * logf(n));
-}
-__device__ __forceinline__ float gain_of(float variance, float c) {
-  float root;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(variance));
-  return variance <= c * c ? 0.5f * variance : c * root - 0.5f * c * c;
-}
-__device__ __forceinline__ float variance_of(int code) {
-  return code == 0 ? 0.0f : exp2f((static_cast<float>(code) - 128.0f) / 6.0f);
+  head_terms<T>(p, item, q, static_cast<int>(blockIdx.y));
 }
 
 // ---- centroids

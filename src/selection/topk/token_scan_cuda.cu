@@ -352,6 +352,7 @@ void scan_as(const Args& a, const CudaContext& context) {
 }  // namespace
 
 void cuda::tokens::scan(const Args& a, const CudaContext& context) {
+  if (a.terms != nullptr) return scan_sketches(a, context);
   if (a.s.head_dim == 128) {
     a.group > 8 ? scan_as<128, true>(a, context) : scan_as<128, false>(a, context);
   } else {

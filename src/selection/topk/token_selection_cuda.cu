@@ -6,6 +6,7 @@
 // a step 2 % longer: fewer clusters of such large blocks fit beside the other kernels.
 #include <algorithm>
 
+#include "src/selection/topk/head_terms.cuh"
 #include "src/selection/topk/token_selection_cuda.cuh"
 
 namespace mneme {
@@ -57,6 +58,8 @@ void for_rows(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, 
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
+    if (c.sketch_terms != nullptr)
+      a.terms = static_cast<const cuda::HeadTerms*>(c.sketch_terms) + first * s.n_kv_heads * layout.group;
     run(a);
   }
 }

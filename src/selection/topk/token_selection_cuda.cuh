@@ -6,6 +6,10 @@
 #include "src/selection/index/one_bit_cuda.cuh"
 #include "src/selection/index/one_bit_cuda.h"
 
+namespace mneme::cuda {
+struct HeadTerms;  // head_terms.cuh
+}
+
 namespace mneme::cuda::tokens {
 
 constexpr int kStage = 128;    // tokens per warp and iteration of the scan
@@ -24,6 +28,8 @@ struct Args {
   float* pooled;       // [rows * KV heads][width], for this step or the next; with one head its scores
   float4* partial;     // [rows * KV heads][group][max_parts] maximum, sum of exp(alpha * (score - maximum)), minimum
   int* n_parts;        // [rows * KV heads]
+  // [rows * KV heads][group]: tokens are scored by their pages' sketches; null: by 1-bit keys.
+  const HeadTerms* terms;
 };
 
 // Candidates of a row: position i is token base + i. Of [skip, n_now) n_select_now are selected for this step (with
@@ -80,6 +86,7 @@ struct HeadStats {
 
 // Writes scores of all rows' tokens and their statistics (Args::partial).
 void scan(const Args& a, const CudaContext& context);
+void scan_sketches(const Args& a, const CudaContext& context);
 // Selects the best tokens; where Args::lists for both steps at once.
 void select(const Args& a, SelectWhen when, const CudaContext& context);
 

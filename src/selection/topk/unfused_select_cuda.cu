@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "src/selection/topk/block_topk.cuh"
-#include "src/selection/topk/missing_mass.cuh"
-#include "src/selection/topk/unfused_item.cuh"
+#include "src/selection/index/one_bit_cuda.h"
+#include "src/selection/topk/centroid_select_cuda.h"
+#include "src/selection/topk/unfused_rank.cuh"
 
 namespace mneme {
 namespace {
@@ -12,8 +12,7 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
-static_assert(kThreads == kRankThreads);
-constexpr int kMaxGroup = kMaxSlotGroup, kMaxRows = 64, kMaxChannels = 256 / kWarp;  // channels of a lane
+constexpr int kMaxRows = 64, kMaxChannels = 256 / kWarp;      // channels of a lane
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
 constexpr int kStaticShared = 9 << 10;
 using Args = UnfusedArgs;
@@ -198,139 +197,6 @@ __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
 
 // ---- rank
 
-// A head's log-sum-exp over its n scores. Called by a whole warp.
-__device__ __forceinline__ float head_lse(const float* scores, int n, float alpha) {
-  float max = -INFINITY, sum = 0;
-  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    const float v = scores[i];
-    if (isnan(v)) continue;
-    add_sum(max, sum, fminf(alpha * v, 3.4028235e38f), 1.0f);
-  }
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) add_sum(max, sum, __shfl_xor_sync(~0u, max, d), __shfl_xor_sync(~0u, sum, d));
-  return max == -INFINITY ? -INFINITY : max + logf(sum);
-}
-
-// Log-sum-exps of a KV head's query heads, in shared memory.
-struct HeadSums {
-  float all[kMaxGroup];    // over the units; with SlotRules::whole_attention over sinks and window too
-  float fixed[kMaxGroup];  // over sinks and window
-};
-
-// One thread per query head.
-__device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
-  const int g = threadIdx.x;
-  if (item.rules.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
-}
-
-// Key of sinks and window as one more unit; 0: they are not part of the softmax.
-__device__ std::uint32_t fixed_key(const Item& item, const HeadSums& sums) {
-  if (item.rules.whole_attention == 0) return 0;
-  float v[kMaxGroup];
-#pragma unroll
-  for (int g = 0; g < kMaxGroup; ++g)
-    if (g < item.n_scored)
-      v[g] = pooled_value(sums.fixed[g] / item.rules.alpha, pools_logs(item.rules.pool), item.rules.alpha, sums.all[g]);
-  return pool_unit(item.rules.pool, item.n_scored, v);
-}
-
-// A head's log-sum-exp over its units, with that of sinks and window.
-__device__ __forceinline__ float with_fixed(float lse, float fixed) {
-  float sum = lse == -INFINITY ? 0.0f : 1.0f;
-  add_sum(lse, sum, fixed, 1.0f);
-  return lse + logf(sum);
-}
-
-// Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
-__device__ std::uint32_t* pool_units(const Args& p, const Item& item, HeadSums& sums, Ranker& ranker) {
-  const int tid = threadIdx.x, warp = tid / kWarp;
-  const bool logs = pools_logs(item.rules.pool);
-  load_fixed(item, sums);
-  __syncthreads();
-  for (int g = warp; logs && g < item.n_scored; g += kWarps) {
-    const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
-    if (tid % kWarp == 0) sums.all[g] = item.rules.whole_attention != 0 ? with_fixed(v, sums.fixed[g]) : v;
-  }
-  if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-  __syncthreads();
-  auto* keys = reinterpret_cast<std::uint32_t*>(item.scores);
-  std::uint32_t least = ~0u, most = 0;
-  for (int i = tid; i < item.n; i += kThreads) {
-    float v[kMaxGroup];
-#pragma unroll
-    for (int g = 0; g < kMaxGroup; ++g)
-      if (g < item.n_scored) v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, sums.all[g]);
-    const std::uint32_t key = pool_unit(item.rules.pool, item.n_scored, v);
-    keys[i] = key;
-    least = min(least, key), most = max(most, key);
-  }
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (tid % kWarp == 0) atomicMin(&ranker.least, least), atomicMax(&ranker.most, most);
-  __syncthreads();
-  return keys;
-}
-
-// How many selected units are better than the i-th.
-__device__ int rank_of(const Item& item, const std::uint32_t* keys, const std::int32_t* units, int i) {
-  const int own = units[i];
-  const std::uint32_t key = keys[own - item.first];
-  int rank = 0;
-  for (int j = 0; j < item.n_select; ++j) {
-    const std::uint32_t other = keys[units[j] - item.first];
-    rank += other > key || (other == key && units[j] > own);
-  }
-  return rank;
-}
-
-// SlotRules::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that the
-// step before attended (hold_units() of decode_choice.cc).   units: scratch
-__device__ void hold_units(const Args& p, const Item& item, std::uint32_t* keys, std::int32_t* units, Ranker& ranker) {
-  const int tid = threadIdx.x, n_new = min(item.rules.hold, item.n_select);
-  write_best(ranker, keys, item.n, n_new, item.first, units);
-  __syncthreads();
-  const std::int32_t* held = p.s.selected_ids[0] + item.index * p.s.max_listed;
-  auto* held_keys =
-      reinterpret_cast<std::uint32_t*>(p.s.selected_ids[1]) + item.index * p.s.max_listed;  // not used else
-  const auto key_of = [&](std::int32_t unit) -> std::uint32_t& { return keys[unit - item.first]; };
-  for (int j = tid; j < item.n_select; j += kThreads) held_keys[j] = key_of(held[j * item.each] / item.each);
-  __syncthreads();
-  for (int i = tid; i < item.n; i += kThreads) keys[i] = 0;
-  __syncthreads();
-  for (int j = tid; j < item.n_select; j += kThreads)
-    key_of(held[j * item.each] / item.each) = max(held_keys[j], sort_key(-INFINITY));
-  __syncthreads();
-  for (int j = tid; j < n_new; j += kThreads) key_of(units[j]) = ~0u;
-  if (tid == 0) ranker.least = 0, ranker.most = ~0u;
-  __syncthreads();
-}
-
-// The selection of a KV head whose units have been pooled: the best, ascending or ranked, and the mass that the
-// speculative selection lacks.
-__device__ void write_selection(const Args& p, const Item& item, int number, std::uint32_t* keys, const HeadSums& sums,
-                                Ranker& ranker) {
-  std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
-  const bool holds = item.rules.hold > 0 && item.goes_on && p.s.n_selected[0][item.index] == item.n_select * item.each;
-  if (holds) hold_units(p, item, keys, units, ranker);
-  write_best(ranker, keys, item.n, item.n_select, item.first, units);
-  __syncthreads();
-  if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
-    compute_missing_mass(p.s, item.rules,
-                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key(item, sums)}, ranker.most,
-                         keys, units);
-    __syncthreads();
-  }
-  if (item.rules.turnover >= 0) {
-    inject_units(item.rules, item.length, item.index, item.first, item.n, item.n_select, units);
-    __syncthreads();
-  }
-  const auto when = static_cast<int>(p.when);
-  std::int32_t* out = p.s.selected_ids[when] + item.index * p.s.max_listed;
-  const int n_ids = item.n_select * item.each;
-  for (int i = threadIdx.x; i < n_ids; i += kThreads)
-    out[item.ranked ? rank_of(item, keys, units, i) : i] = units[i / item.each] * item.each + i % item.each;
-  if (threadIdx.x == 0) p.s.n_selected[when][item.index] = n_ids;
-}
-
 __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   __shared__ Ranker ranker;
   __shared__ HeadSums sums;
@@ -340,71 +206,23 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   Item item;
   if (!item_at(p, number, true, item)) return;
   std::uint32_t* keys = pool_units(p, item, sums, ranker);
-  write_selection(p, item, number, keys, sums, ranker);
+  write_selection(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
 }
 
-// ---- rank by a cluster, where the keys of a KV head fit in shared memory: each thread block pools a share of the units
-// and writes keys to the first block, which ranks them (select_common.cuh). For 4,096 pages the pooling of one block was
-// most of its time.
-
-struct ClusterArgs {
-  int group, blocks;
-  std::int64_t width;
-};
-
-// The block's parts of the heads' log-sum-exps.
-__device__ void sum_share(const Item& item, const ClusterArgs& c, const Share& at,
-                          float2 (&of_warps)[kWarps][kMaxGroup]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int g = 0; g < c.group; ++g) {
-    float max = -INFINITY, sum = 0;
-    for (int u = threadIdx.x; u < at.own; u += kThreads) {
-      const float v = item.scores[g * c.width + at.begin + u];
-      if (!isnan(v)) add_sum(max, sum, fminf(item.rules.alpha * v, 3.4028235e38f), 1.0f);
-    }
-#pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) add_sum(max, sum, __shfl_xor_sync(~0u, max, d), __shfl_xor_sync(~0u, sum, d));
-    if (lane == 0) of_warps[warp][g] = {max, sum};
-  }
-}
-
+// Where the keys of a KV head fit in shared memory.
 __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int blocks) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the KV head, in the cluster's first block
-  __shared__ Ranker ranker;
-  __shared__ HeadSums sums;
-  __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
+  __shared__ ClusterRank shared;
   cluster_begin();
   launch_dependents();
   grid_dependency_wait();
   cluster_begun();
-  const int number = static_cast<int>(blockIdx.x) / blocks, tid = threadIdx.x;
-  Share at;
-  at.rank = static_cast<int>(blockIdx.x) % blocks;
+  const int number = static_cast<int>(blockIdx.x) / blocks, rank = static_cast<int>(blockIdx.x) % blocks;
   Item item;
-  if (!item_at(p, number, at.rank == 0, item)) return;
-  const ClusterArgs c{item.n_scored, blocks, p.width};
-  at.seq_slot = item.seq_slot, at.kv_head = item.kv_head, at.index = item.index, at.n = item.n;
-  const int each = eights((at.n + blocks - 1) / blocks);
-  at.begin = min(at.n, at.rank * each);
-  at.own = min(at.n - at.begin, each);
-  if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-  const bool logs = pools_logs(item.rules.pool);
-  load_fixed(item, sums);
-  if (logs) sum_share(item, c, at, of_warps);
-  __syncthreads();
-  if (logs) publish_sums(c, at.rank, of_warps, of_blocks);
-  cluster_sync();
-  if (logs) merge_sums(c, of_blocks, sums.all);
-  __syncthreads();
-  if (logs && item.rules.whole_attention != 0 && tid < item.n_scored)
-    sums.all[tid] = with_fixed(sums.all[tid], sums.fixed[tid]);
-  __syncthreads();
-  std::uint32_t least = ~0u, most = 0;
-  pool_share<kMaxGroup>(c, item.rules, at, item.scores + at.begin, sums.all, keys, least, most);
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (tid % kWarp == 0) put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), most);
-  cluster_sync();
-  if (at.rank == 0) write_selection(p, item, number, keys, sums, ranker);
+  if (!item_at(p, number, rank == 0, item)) return;
+  const Share at = share_of(item, rank, blocks);
+  rank_share<kMaxGroup>(p, item, {item.n_scored, blocks, p.width}, at, item.scores + at.begin, keys,
+                        p.units + static_cast<std::int64_t>(number) * p.s.max_listed, shared);
 }
 
 // ---- one selection for all KV heads of a layer (SlotRules::pools_layer): each pools its units to keys, and the keys of
@@ -456,7 +274,7 @@ __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots
   for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = __ldcg(q + static_cast<std::int64_t>(row) * words + i);
 }
 
-// Scratch of a launch.
+// Scratch of a launch: scores, terms (aligned to 8), units.
 struct Layout {
   std::int64_t width;
   std::int32_t rows;  // per launch
@@ -464,8 +282,7 @@ struct Layout {
   Layout(const KvSlots& s, std::int32_t n_rows)
       : width(eights(s.max_units() / s.select_tokens + 1)),
         score_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)),
-        unit_bytes(static_cast<std::size_t>(s.n_kv_heads) * static_cast<std::size_t>(s.max_listed) *
-                   sizeof(std::int32_t)),
+        unit_bytes(static_cast<std::size_t>(eights(s.n_kv_heads * s.max_listed)) * sizeof(std::int32_t)),
         term_bytes(has_terms(s) ? static_cast<std::size_t>(s.n_heads) * sizeof(HeadTerms) : 0) {
     const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / score_bytes, kMaxRows));
     rows = std::clamp(fit, 1, std::max(n_rows, 1));
@@ -494,8 +311,9 @@ void rank(const Args& a, const CudaContext& context) {
                   dim3(kThreads), static_cast<unsigned>(blocks), keys, a, blocks);
 }
 
-void run(Args a, bool pools_layers, const CudaContext& context) {
+void run(Args a, bool one_launch, bool pools_layers, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
+  if (one_launch && select_by_centroids_cuda(a, context)) return;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
   if (a.s.entries.summarised()) {
     score_summaries_cuda(a, context);
@@ -532,13 +350,19 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
   a.group = s.n_heads / s.n_kv_heads;
   a.width = layout.width;
   a.scores = reinterpret_cast<float*>(c.scratch);
-  a.units = reinterpret_cast<std::int32_t*>(c.scratch + layout.of_all(layout.score_bytes));
-  if (layout.term_bytes > 0)
-    a.terms = reinterpret_cast<HeadTerms*>(c.scratch + layout.of_all(layout.score_bytes + layout.unit_bytes));
+  a.units = reinterpret_cast<std::int32_t*>(c.scratch + layout.of_all(layout.score_bytes + layout.term_bytes));
+  // Rows of scores are multiples of 32 bytes; 3 KV heads of an odd number of units are not one of 8.
+  if (layout.term_bytes > 0) a.terms = reinterpret_cast<HeadTerms*>(c.scratch + layout.of_all(layout.score_bytes));
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
-    run(a, c.pools_layers, context);
+    if (c.token_scratch != nullptr) {
+      compute_head_terms_cuda(a, context);
+      select_tokens_cuda({.rows = a.rows, .when = c.when, .scratch = c.token_scratch, .sketch_terms = a.terms}, s,
+                         slot_layer, context);
+      continue;
+    }
+    run(a, c.one_launch, c.pools_layers, context);
   }
 }
 

@@ -22,11 +22,12 @@
 #include "src/server/page/page.h"
 
 namespace mneme::server {
-namespace {
 
 void answer(ResponseWriter& writer, const OrderedJson& json) {
   writer.respond({.body = json_text(json)});
 }
+
+namespace {
 
 HttpResponse response_of(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error.body()};
@@ -76,18 +77,29 @@ bool is_json(std::string_view content_type) {
 
 }  // namespace
 
-Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors)
+Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors,
+         const KvEventPublisher* events)
     : options_(options),
       served_name_(std::move(served_name)),
       loop_(loop),
       metrics_(metrics),
       executors_(std::move(executors)),
+      events_(events),
       slot_files_(loop, options.slot_path),
       plans_(loop.model()),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {
+  for (const Preset& preset : options.presets) compile_preset(preset);
   for (const KeyPolicy& policy : options.listen.key_policies)
     key_uses_.push_back(std::make_shared<KeyUse>(KeyUse{.policy = policy, .group = size32(key_uses_) + 1}));
+}
+
+void Api::compile_preset(const Preset& preset) {
+  try {
+    static_cast<void>(plans_.plan_for(preset.kv));
+  } catch (const Error& e) {
+    fail(ErrorKind::kOption, "--preset {}: {}", preset.name, e.what());
+  }
 }
 
 std::span<const Api::Route> Api::routes() {
@@ -99,6 +111,13 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/v1/models/*", .handler = &Api::models},
       {.method = "GET", .path = "/props", .handler = &Api::props},
       {.method = "GET", .path = "/metrics", .handler = &Api::metrics_text},
+      {.method = "GET", .path = "/tokenizer_info", .handler = &Api::tokenizer_info},
+      {.method = "GET", .path = "/server_info", .handler = &Api::server_info},
+      {.method = "GET", .path = "/get_server_info", .handler = &Api::server_info},
+      {.method = "GET", .path = "/model_info", .handler = &Api::model_info},
+      {.method = "GET", .path = "/get_model_info", .handler = &Api::model_info},
+      {.method = "GET", .path = "/loads", .handler = &Api::loads},
+      {.method = "GET", .path = "/v1/loads", .handler = &Api::loads},
       {.method = "POST", .path = "/v1/completions", .handler = &Api::completions, .computes = true},
       {.method = "POST", .path = "/v1/chat/completions", .handler = &Api::chat, .computes = true},
       {.method = "POST", .path = "/tokenize", .handler = &Api::tokenize},
@@ -178,7 +197,7 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
       continue;
     }
     check_caller(request, route);
-    if (draining_ && route.computes) throw ApiError(503, "the server is stopping");
+    if (refuses_ && route.computes) throw ApiError(503, "the server is stopping");
     if (route.method == "POST" && !request.body.empty() && !is_json(request.header("content-type")))
       throw ApiError(415, "expected a body of Content-Type: application/json");
     return (this->*route.handler)(request, writer);
@@ -229,7 +248,7 @@ void Api::page(const HttpRequest&, Writer writer) {
 }
 
 void Api::health(const HttpRequest&, Writer writer) {
-  if (draining_) throw ApiError(503, "the server is stopping");
+  if (draining_ || refuses_) throw ApiError(503, "the server is stopping");
   answer(*writer, OrderedJson{{"status", "ok"}});
 }
 
@@ -237,27 +256,36 @@ void Api::version_info(const HttpRequest&, Writer writer) {
   answer(*writer, OrderedJson{{"version", version()}});
 }
 
-void Api::models(const HttpRequest& request, Writer writer) {
+OrderedJson Api::model_json(const Preset* preset) const {
   const ModelInfo& info = loop_.model().text->info;
   OrderedJson model;
-  model["id"] = served_name_;
+  model["id"] = preset == nullptr ? served_name_ : served_name_ + ":" + preset->name;
   model["object"] = "model";
   model["created"] = created_;
   model["owned_by"] = "mneme";
+  if (preset != nullptr) model["root"] = served_name_;
   model["max_model_len"] = loop_.model().engine->options().context;
   model["meta"] = {{"name", info.name},          {"architecture", info.architecture},
                    {"format", info.file_format}, {"vocabulary", info.vocabulary},
                    {"layers", info.layers},      {"made_for", info.context}};
+  if (preset != nullptr) model["meta"]["kv_method"] = preset->kv.method;
+  return model;
+}
+
+void Api::models(const HttpRequest& request, Writer writer) {
   if (request.path == "/v1/models") {
     OrderedJson list;
     list["object"] = "list";
-    list["data"] = OrderedJson::array({std::move(model)});
+    list["data"] = OrderedJson::array({model_json(nullptr)});
+    for (const Preset& preset : options_.presets) list["data"].push_back(model_json(&preset));
     return answer(*writer, list);
   }
-  if (request.path != "/v1/models/" + served_name_)
+  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+  const Preset* const preset = find_preset(options_.presets, served_name_, name);
+  if (preset == nullptr && name != served_name_)
     throw ApiError(404, fmt::format("there is no such model here; there is \"{}\"", served_name_), "model",
                    "model_not_found");
-  answer(*writer, model);
+  answer(*writer, model_json(preset));
 }
 
 void Api::props(const HttpRequest&, Writer writer) {
@@ -307,7 +335,7 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
     CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body.json, how);
     CompletionReply::Setting setting{.text = *loop_.model().text,
                                      .loop = loop_,
-                                     .model = served_name_,
+                                     .model = parsed.model,
                                      .method = parsed.inputs.front().kv.method,
                                      .request_id = static_cast<TaggedWriter&>(*w).request_id(),
                                      .key = use,

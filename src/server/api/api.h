@@ -13,20 +13,29 @@
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
 #include "src/server/cache/slot_files.h"
+#include "src/server/events/kv_event_publisher.h"
 #include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"
 
 namespace mneme::server {
 
+// A response of 200 whose body is `json`.
+void answer(ResponseWriter& writer, const OrderedJson& json);
+
 class Api {
  public:
-  // Requires  all outlive the object.
-  Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors);
+  //   events  null, or where the prefix cache's events go
+  //
+  // Requires  all outlive the object. Errors  kOption: a preset that does not combine with the model.
+  Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors,
+      const KvEventPublisher* events = nullptr);
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
-  // From now on health is 503, and so is everything that computes.
+  // From now on health is 503, so that routers send requests elsewhere; those that come are answered.
   void drain() { draining_ = true; }
+  // From now on everything that computes is 503 too.
+  void refuse() { refuses_ = true; }
 
  private:
   using Writer = std::shared_ptr<ResponseWriter>;
@@ -53,6 +62,11 @@ class Api {
   void models(const HttpRequest& request, Writer writer);
   void props(const HttpRequest&, Writer writer);
   void metrics_text(const HttpRequest&, Writer writer);
+  // What routers ask of a replica.
+  void tokenizer_info(const HttpRequest&, Writer writer);
+  void server_info(const HttpRequest&, Writer writer);
+  void model_info(const HttpRequest&, Writer writer);
+  void loads(const HttpRequest&, Writer writer);
   void completions(const HttpRequest& request, Writer writer);
   void chat(const HttpRequest& request, Writer writer);
   void complete(const HttpRequest& request, Writer writer, bool chat);
@@ -63,6 +77,10 @@ class Api {
   void slot_action(const HttpRequest& request, Writer writer);
   void answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot);
 
+  // Of the model itself (null), or of a preset.
+  OrderedJson model_json(const Preset* preset) const;
+  void compile_preset(const Preset& preset);
+
   RequestContext context() { return {loop_.model(), options_, served_name_, plans_}; }
   RequestContext context_of(const std::shared_ptr<KeyUse>& use);
 
@@ -71,11 +89,12 @@ class Api {
   EngineLoop& loop_;
   Metrics& metrics_;
   Executors executors_;
+  const KvEventPublisher* events_;
   SlotFiles slot_files_;
   std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
   PlanCache plans_;
   std::int64_t created_;
-  bool draining_ = false;
+  bool draining_ = false, refuses_ = false;
 };
 
 }  // namespace mneme::server

@@ -20,11 +20,7 @@ namespace {
 constexpr int kMaxTopLogprobs = 20;
 constexpr std::size_t kMaxStops = 16, kMaxStopBytes = 1024;
 
-std::int32_t int_in(const JsonRef& v, std::int64_t low, std::int64_t high) {
-  const std::int64_t n = v.integer();
-  if (n < low || n > high) v.wrong(fmt::format("a whole number from {} to {}", low, high));
-  return count32(n);
-}
+using mneme::server::int_in;
 
 std::int32_t int_in(const JsonRef& body, std::string_view key, std::int64_t low, std::int64_t high,
                     std::int32_t otherwise) {
@@ -48,9 +44,14 @@ void check_response_format(const JsonRef& body) {
     format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
 }
 
-void check_model(const JsonRef& body, const RequestContext& context) {
+// Of the preset that the body asks for by the model's name; null: the server's own options.
+//
+// Errors  ApiError 404: another model.
+const Preset* preset_of(const JsonRef& body, const RequestContext& context) {
   const auto model = body.find("model");
-  if (!model || model->string() == context.served_name) return;
+  if (!model || model->string() == context.served_name) return nullptr;
+  const Preset* const preset = find_preset(context.options.presets, context.served_name, model->string());
+  if (preset != nullptr) return preset;
   throw ApiError(404,
                  fmt::format("the model \"{}\" is not served here; there is \"{}\"", model->string().substr(0, 200),
                              context.served_name),
@@ -134,34 +135,6 @@ std::vector<std::string> parse_stop(const JsonRef& body) {
   return stop;
 }
 
-KvMethodOptions parse_kv(const JsonRef& body, const KvMethodOptions& defaults) {
-  const auto kv = body.find("kv");
-  if (!kv) return defaults;
-  if (!kv->is_object()) kv->wrong("an object");
-  for (const auto& [key, value] : kv->value().items()) {
-    if (key != "method" && key != "budget" && key != "sink" && key != "recent" && key != "dense_layers" &&
-        key != "overrides") {
-      fail(ErrorKind::kRequest, "kv: expected method, budget, sink, recent, dense_layers and overrides, found \"{}\"",
-           key.substr(0, 40));
-    }
-  }
-  const std::string method = kv->string("method", defaults.method);
-  if (method == "full" && !kv->find("method") && !kv->value().empty()) {
-    fail(ErrorKind::kRequest,
-         "kv.{}: without a method the answer attends everything; expected a method beside it, as in "
-         "{{\"method\": \"freekv\", \"budget\": 2048}}",
-         kv->value().begin().key());
-  }
-  KvMethodOptions o = method == defaults.method ? defaults : KvMethodOptions{.method = method};
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (const auto v = kv->find("budget")) o.budget = int_in(*v, 1, kMost);
-  if (const auto v = kv->find("sink")) o.sink = int_in(*v, 0, kMost);
-  if (const auto v = kv->find("recent")) o.recent = int_in(*v, 0, kMost);
-  if (const auto v = kv->find("dense_layers")) o.dense_layers = parse_dense_layers(v->string());
-  o.overrides = kv->string("overrides", o.overrides);
-  return o;
-}
-
 void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInput& input) {
   request.stream = body.boolean("stream", false);
   const auto options = body.find("stream_options");
@@ -178,7 +151,8 @@ void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInp
 // All that completions and chats have in common; the prompt and the number of tokens are still to come.
 GenerationInput parse_common(const JsonRef& body, const RequestContext& context, CompletionRequest& request) {
   if (!body.is_object()) body.wrong("an object");
-  check_model(body, context);
+  const Preset* const preset = preset_of(body, context);
+  request.model = preset == nullptr ? context.served_name : body.at("model").string();
   check_fields(body, request.chat);
   check_response_format(body);
   GenerationInput input;
@@ -207,7 +181,9 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
     if (!(timeout->number() > 0)) timeout->wrong("a number of seconds larger than 0");
     input.timeout_seconds = std::min(input.timeout_seconds, timeout->number());
   }
-  input.kv = parse_kv(body, context.options.engine.kv);
+  const KvMethodOptions& defaults = preset == nullptr ? context.options.engine.kv : preset->kv;
+  const auto kv = body.find("kv");
+  input.kv = kv ? parse_kv(*kv, defaults) : defaults;
   input.method = context.plans.plan_for(input.kv);
   input.count_reads = body.boolean("kv_reads", false);
   input.cache_salt = body.string("cache_salt", "");

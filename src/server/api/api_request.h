@@ -49,6 +49,7 @@ struct CompletionRequest {
   bool logprobs = false;
   bool kv_retrieval = false;  // tell what retrieval did
   bool return_token_ids = false;
+  std::string model;                    // as the request named it: the served name, or a preset's
   std::vector<GenerationInput> inputs;  // by prompt
   std::string user_id;
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/server/api/api_error.h"
 
 namespace mneme::server {
@@ -149,6 +150,11 @@ constexpr RefusedField kRefused[] = {
     {"stop_sequences", "null", "not supported: use stop"},
     {"n_keep"},
     {"samplers"},
+    // SGLang's: routers add them to every request.
+    {"no_stop_trim"},
+    {"return_hidden_states"},
+    {"separate_reasoning", "true"},
+    {"stream_reasoning", "true"},
     {"extra_body", "null", "its members belong into the body itself"},
     // Read by the other endpoint.
     {"echo"},
@@ -237,6 +243,12 @@ void check_field(const std::string& key, const Json& value, std::span<const std:
 }
 
 }  // namespace
+
+std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high) {
+  const std::int64_t n = value.integer();
+  if (n < low || n > high) value.wrong(fmt::format("a whole number from {} to {}", low, high));
+  return count32(n);
+}
 
 [[noreturn]] void unsupported(std::string_view key, std::string_view why) {
   throw ApiError(400, fmt::format("{}: {}", key, why), std::string(key), "unsupported_parameter");

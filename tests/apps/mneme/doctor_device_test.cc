@@ -40,6 +40,29 @@ TEST(DoctorDevice, BoundsAStepByWhatItReads) {
   EXPECT_GT(four.device.tokens_per_second, 2 * o.device.tokens_per_second);
 }
 
+TEST(DoctorDevice, SplitsWeightsThatDoNotFit) {
+  const BenchShape dense = read_bench_shape({.model = {}, .shape = "llama-3.1-8b", .weights = "bf16"});
+  const DeviceOutlooks all = device_outlooks(device_of(24), dense, 8192, 1, 64 * kGiB);
+  EXPECT_EQ(all.split.placement.layers, 32);
+  EXPECT_EQ(all.split.outlook.device_needed, all.selected.device_needed);
+  EXPECT_NE(device_outlook_text(device_of(24), all).find("all 32 layers on the device"), std::string::npos);
+  const DeviceOutlooks few = device_outlooks(device_of(10), dense, 8192, 1, 64 * kGiB);
+  EXPECT_FALSE(few.selected.fits);
+  EXPECT_TRUE(few.split.outlook.fits);
+  EXPECT_GT(few.split.placement.layers, 5);
+  EXPECT_LT(few.split.placement.layers, 20);
+  // What is not on the device crosses the link in every step.
+  const double host = static_cast<double>(few.split.outlook.host_needed - few.selected.host_needed);
+  EXPECT_NEAR(1 / few.split.outlook.tokens_per_second, host / 55e9, 0.1 * host / 55e9);
+
+  const BenchShape mixture = read_bench_shape({.model = {}, .shape = "qwen3-30b-a3b", .weights = "q4_0"});
+  const DeviceOutlooks experts = device_outlooks(device_of(12), mixture, 8192, 1, 64 * kGiB);
+  EXPECT_EQ(experts.split.placement.layers, 48);
+  EXPECT_GT(experts.split.placement.expert_layers, 0);
+  EXPECT_LT(experts.split.placement.expert_layers, 48);
+  EXPECT_NE(device_outlook_text(device_of(12), experts).find("of 48 layers in host memory"), std::string::npos);
+}
+
 TEST(DoctorDevice, NamesTheReasonWhereThereIsNone) {
   EXPECT_NE(devices_text({}).find("none: "), std::string::npos);
   EXPECT_NE(devices_text({device_of(24)}).find("24.00 GiB"), std::string::npos);

@@ -106,6 +106,19 @@ TEST(Eval, ShowsHowQueriesMove) {
   EXPECT_THAT(read_file(svg), testing::StartsWith("<svg"));
 }
 
+TEST(Eval, CountsHitsOfDeviceCaches) {
+  const json out =
+      run_json(small({"hits"}, {"--methods", "quest:unit=page:32", "--kv-budget", "256", "--kv-sink", "32",
+                                "--kv-recent", "64", "--dense-layers", "none", "--slots", "1,2,8", "--json"}));
+  const json& hits = out.at("hits");
+  ASSERT_EQ(hits.size(), 3u);
+  EXPECT_GT(hits[0].at("selected").get<int>(), 100);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(hits[i].at("selected"), hits[0].at("selected"));
+  EXPECT_LE(hits[0].at("hits").get<int>(), hits[1].at("hits").get<int>());
+  EXPECT_LE(hits[1].at("hits").get<int>(), hits[2].at("hits").get<int>());
+  EXPECT_GT(hits[2].at("hits").get<int>(), 0);
+}
+
 TEST(Eval, RunsAblationsByName) {
   const json out = run_json(small({"ablate"}, {"--sets", "groups,tau", "--budget", "400", "--tau", "0.6", "--json"}));
   ASSERT_EQ(out.at("cells").size(), 1u + 6 + 6);

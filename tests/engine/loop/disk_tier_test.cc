@@ -24,16 +24,20 @@ void write_all(Sharing& s) {
   s.keeper().disk()->check_invariants();
 }
 
+// What a process before this one left: it read the document, and wrote its pages.
+void read_in_a_first_process(const TempFolder& folder, std::span<const TokenId> document, DiskIo io = DiskIo::kAuto) {
+  Sharing s(on(folder, 64 << 20, io), 1000, 1024);
+  const GenerationInput input = input_of(question(document, 1));
+  s.submit(input);
+  s.finish();
+}
+
 TEST(DiskTier, APromptComesBackAfterARestart) {
   for (const DiskIo io : {DiskIo::kPlain, DiskIo::kAuto}) {
     TempFolder folder;
     const auto document = random_prompt(320, 1);
     const auto inputs = questions(document, 4);
-    {
-      Sharing s(on(folder, 64 << 20, io));
-      s.submit(inputs[0]);
-      s.finish();
-    }
+    read_in_a_first_process(folder, document, io);
     Sharing s(on(folder, 64 << 20, io));
     const std::vector<GenerationInput> rest(inputs.begin() + 1, inputs.end());
     const auto ids = submit_all(s, rest);
@@ -82,12 +86,7 @@ TEST(DiskTier, WhatMemoryLosesTheDiskHas) {
 TEST(DiskTier, FetchesOnlyWhatIsMissing) {
   TempFolder folder;
   const auto document = random_prompt(640, 1);
-  {
-    Sharing s(on(folder));
-    const GenerationInput whole = input_of(question(document, 1));
-    s.submit(whole);
-    s.finish();
-  }
+  read_in_a_first_process(folder, document);
   Sharing s(on(folder));
   const GenerationInput part = input_of(question(std::span(document).first(320), 2));
   const GenerationInput whole = input_of(question(document, 3));
@@ -105,12 +104,7 @@ TEST(DiskTier, FetchesOnlyWhatIsMissing) {
 TEST(DiskTier, OthersGoOnWhilePagesCome) {
   TempFolder folder;
   const auto document = random_prompt(3200, 1);
-  {
-    Sharing s(on(folder), 1000, 1024);
-    const GenerationInput input = input_of(question(document, 1));
-    s.submit(input);
-    s.finish();
-  }
+  read_in_a_first_process(folder, document);
   Sharing s(on(folder), 1000, 1024);
   const GenerationInput cold = input_of(question(document, 2)), other = input_of(random_prompt(20, 3));
   const RequestId a = s.submit(cold), b = s.submit(other);
@@ -126,12 +120,7 @@ TEST(DiskTier, OthersGoOnWhilePagesCome) {
 TEST(DiskTier, ADamagedPageIsComputedAgain) {
   TempFolder folder;
   const auto document = random_prompt(320, 1);
-  {
-    Sharing s(on(folder));
-    const GenerationInput input = input_of(question(document, 1));
-    s.submit(input);
-    s.finish();
-  }
+  read_in_a_first_process(folder, document);
   {
     std::fstream file(folder.path() / "kv" / "pages.kv", std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(5 * 4096 + 100);
@@ -152,12 +141,7 @@ TEST(DiskTier, ADamagedPageIsComputedAgain) {
 TEST(DiskTier, ACancelledRequestLeavesWhatComes) {
   TempFolder folder;
   const auto document = random_prompt(320, 1);
-  {
-    Sharing s(on(folder));
-    const GenerationInput input = input_of(question(document, 1));
-    s.submit(input);
-    s.finish();
-  }
+  read_in_a_first_process(folder, document);
   Sharing s(on(folder));
   const auto inputs = questions(document, 2);
   const RequestId first = s.submit(inputs[0]);
@@ -175,12 +159,7 @@ TEST(DiskTier, ACancelledRequestLeavesWhatComes) {
 TEST(DiskTier, WithoutRoomItIsComputed) {
   TempFolder folder;
   const auto document = random_prompt(320, 1);
-  {
-    Sharing s(on(folder));
-    const GenerationInput input = input_of(question(document, 1));
-    s.submit(input);
-    s.finish();
-  }
+  read_in_a_first_process(folder, document);
   Sharing s(on(folder), 14, 64);
   const GenerationInput large = input_of(random_prompt(200, 9)), cold = input_of(question(document, 2));
   const RequestId a = s.submit(large, 80);

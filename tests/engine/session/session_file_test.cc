@@ -248,7 +248,7 @@ TEST_F(SessionFileTest, LiesAreNamed) {
   EXPECT_THAT(with(Layout::kDocument, 0, std::uint64_t{1000}), HasSubstr("document"));
   // Shape and type, after "llama", "Nadel ä" (8 bytes) and "f16".
   constexpr std::size_t kType = 8 + 5 + 8 + 8 + 8, kNumbers = kType + 3;
-  EXPECT_THAT(with(Layout::kModel, kType, 'q'), HasSubstr("expected bf16 or f16, found \"q16\""));
+  EXPECT_THAT(with(Layout::kModel, kType, 'q'), HasSubstr("expected bf16, f16, int8 or fp8, found \"q16\""));
   EXPECT_THAT(with(Layout::kModel, kNumbers, I{0}), HasSubstr("vocabulary: expected 1"));
   EXPECT_THAT(with(Layout::kModel, kNumbers + 8, I{65536}), HasSubstr("keys and values of 8 tokens"));
   EXPECT_THAT(with(Layout::kModel, kNumbers + 16, I{1} << 33), HasSubstr("KV heads: expected 1"));

@@ -87,6 +87,36 @@ TEST_F(CudaForwardTest, TypesMayDifferWithinALayer) {
   expect_the_cpus_logits(*model, cpu);
 }
 
+// Kernels read weights in host memory in place: what they compute is the same.
+TEST_F(CudaForwardTest, WeightsInHostMemoryGiveTheSameLogits) {
+  for (const Architecture architecture : {Architecture::kLlama, Architecture::kQwen3Moe})
+    for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
+      SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
+      ModelConfig config = cuda_config(architecture, 8, 2, 64);
+      config.hidden = 256;
+      if (config.experts.n > 0) config.experts.ffn = 256;
+      const auto model = Model::random(config, type, {}, 5, cpu);
+      OnDevice device(*model);
+      const std::vector<std::int32_t> tokens = random_tokens(300, model->config().vocab, 6);
+      const std::span<const std::int32_t> all(tokens);
+      for (const WeightPlacement& placement :
+           {WeightPlacement{.layers = 1, .expert_layers = 1},
+            WeightPlacement{.layers = config.n_layers, .expert_layers = 0}, WeightPlacement{}}) {
+        OnDevice split(*model, placement);
+        if (placement.layers == 0) {
+          EXPECT_GT(split.forward.weights().host_bytes(), 0u);
+          EXPECT_EQ(split.forward.weights().step_bytes(), device.forward.weights().step_bytes());
+        }
+        SequenceCache a(*device.pool), b(*split.pool);
+        for (const auto& [begin, end] :
+             {std::pair{0, 200}, {200, 201}, {201, 202}, {202, 203}, {203, 230}, {230, 300}}) {
+          const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+          ASSERT_EQ(device.step(a, piece), split.step(b, piece)) << begin << " to " << end;
+        }
+      }
+    }
+}
+
 // Steps of so many sequences as take other kernels: each row has the logits of a step of its own.
 TEST_F(CudaForwardTest, StepsOfUpTo64SequencesAreTheirRows) {
   for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_1}) {

@@ -8,7 +8,6 @@
 #include "src/base/error.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "tests/model/cuda/cuda_on_device.h"
-#include "tests/model/cuda/cuda_refusal.h"
 
 namespace mneme {
 namespace {
@@ -501,23 +500,6 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     answer(20);
     if (HasFatalFailure()) return;
   }
-}
-
-// Unsupported options of louiskv are refused with a message that says what to change.
-TEST(CudaMethods, RefusesClustersWithAReason) {
-  const auto refusal = [](const char* overrides, std::int32_t head_dim) {
-    return refusal_of("louiskv", overrides, head_dim);
-  };
-  EXPECT_EQ(refusal("", 128), "");
-  EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
-  EXPECT_EQ(refusal("unit=page:32,index=box", 128), "");
-  EXPECT_EQ(refusal("by_size=yes", 128), "");
-  EXPECT_EQ(refusal("", 80), "");
-  EXPECT_EQ(refusal("schedule=every_step", 256), "");
-  for (const auto& [overrides, words] : {std::pair{"index=box", "--kv index=centroid"},
-                                         {"pool=none", "--kv pool=meanS"},
-                                         {"block=10000", "--kv block=8192"}})
-    EXPECT_NE(refusal(overrides, 128).find(words), std::string::npos) << refusal(overrides, 128);
 }
 
 // Two sequences with clusters in one batch each give what they give alone.

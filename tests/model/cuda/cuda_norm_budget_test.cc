@@ -11,7 +11,6 @@
 
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_on_device.h"
-#include "tests/model/cuda/cuda_refusal.h"
 
 namespace mneme {
 namespace {
@@ -22,19 +21,6 @@ class CudaNormBudgetTest : public CudaTest {
   ThreadPool threads{kTestThreads};
   CpuContext cpu{.pool = &threads};
 };
-
-TEST(CudaNormBudget, GoesWithUnitsOfAllKinds) {
-  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32,recent=64,budget=norm"},
-                                        {"freekv", "unit=page:32,recent=64,budget=norm,rows=7"},
-                                        {"freekv", "unit=token,index=one_bit,recent=64,budget=norm"},
-                                        {"fier", "budget=norm,loss=0.2"},
-                                        {"oracle", "budget=norm"},
-                                        {"random", "budget=norm"},
-                                        {"louiskv", "budget=norm"},
-                                        {"louiskv", "unit=page:32,index=box,recent=64,budget=norm"},
-                                        {"refreekv", ""}})
-    EXPECT_EQ(refusal_of(name, overrides), "") << name;
-}
 
 // Slots are for the layer with the most, of tokens without spare ones rather than not at all.
 TEST(CudaNormBudget, SlotsAreForTheLayerThatTakesMost) {

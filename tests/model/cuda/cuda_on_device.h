@@ -52,16 +52,19 @@ struct OnDevice {
       : OnDevice(m, {.max_rows = 512, .max_sequences = 12, .max_context = m.max_context(), .store = store}) {}
   explicit OnDevice(const Model& m, const CudaForwardOptions& options, DType kv_dtype = DType::kBF16,
                     std::int64_t n_pages = 400)
-      : OnDevice(m, Stream::make(), options, kv_dtype, n_pages) {}
+      : OnDevice(m, Stream::make(), options, first_layers(m.config().n_layers), kv_dtype, n_pages) {}
+  OnDevice(const Model& m, const WeightPlacement& placement)
+      : OnDevice(m, Stream::make(), {.max_rows = 256, .max_sequences = 12, .max_context = m.max_context()}, placement,
+                 DType::kBF16, 400) {}
 
   std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method = nullptr) {
     return step_of(forward, cache, tokens, tokens.size() == 1 ? RowPhase::kDecode : RowPhase::kPrefill, method);
   }
 
  private:
-  OnDevice(const Model& m, const Stream& stream, const CudaForwardOptions& options, DType kv_dtype,
-           std::int64_t n_pages)
-      : forward(m, CudaWeights::load(m, stream), Stream::make(), options),
+  OnDevice(const Model& m, const Stream& stream, const CudaForwardOptions& options, const WeightPlacement& placement,
+           DType kv_dtype, std::int64_t n_pages)
+      : forward(m, CudaWeights::load(m, stream, placement), Stream::make(), options),
         pool(forward.make_pool(m.kv_shape(kv_dtype), n_pages * m.kv_shape(kv_dtype).blocks_per_page())) {}
 };
 

@@ -9,7 +9,6 @@
 
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_on_device.h"
-#include "tests/model/cuda/cuda_refusal.h"
 
 namespace mneme {
 namespace {
@@ -127,26 +126,6 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
         EXPECT_LE(errors.back(), 0.35);
         EXPECT_EQ(here.attended_tokens, there.attended_tokens);
       }
-}
-
-// Clusters by other scores than their centroids' products and a layer's selection by some of its keys have no form on the
-// device yet: the error says what to change.
-TEST(CudaUnfused, RefusesWithAReason) {
-  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:16"},
-                                        {"quest", "unit=page:32,index=cuboid,pool=maxQ"},
-                                        {"fier", "schedule=boundary"},
-                                        {"oracle", "schedule=speculative"},
-                                        {"quest", "pool=none"},
-                                        {"mneme", ""},
-                                        {"louiskv", "order=unit"},
-                                        {"louiskv", "schedule=every_step"},
-                                        {"quest", "select=layer,hold=8"},
-                                        {"fier", "cutoff=top_p:0.85"}})
-    EXPECT_EQ(refusal_of(name, overrides), "") << name << " " << overrides;
-  for (const auto& [name, overrides, words] : {std::tuple{"louiskv", "index=box", "--kv index=centroid"},
-                                               {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})
-    EXPECT_NE(refusal_of(name, overrides).find(words), std::string::npos)
-        << name << " " << overrides << ": " << refusal_of(name, overrides);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <functional>
 #include <tuple>
 
+#include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/summary/key_frame.h"
 #include "src/selection/summary/moments.h"
@@ -74,6 +75,7 @@ class CudaSummaryTest : public CudaSlotsTest {
     send_rules(w);
     fit_scratch_ = DeviceArray<std::byte>(fit_frames_scratch_bytes(w.v), 0);
     select_scratch_ = DeviceArray<std::byte>(unfused_select_scratch_bytes(w.v, w.s.seq_slots), 0);
+    token_scratch_ = DeviceArray<std::byte>(select_tokens_scratch_bytes(w.v, w.s.seq_slots), 0);
   }
   void send_rules(World& w) {
     const std::vector<SlotRules> of_all(static_cast<std::size_t>(w.s.seq_slots), rules_);
@@ -195,17 +197,25 @@ class CudaSummaryTest : public CudaSlotsTest {
                       .entry_tokens = kPage},
                      kLength);
   }
-  void select(World& w, const Rows& rows, SelectWhen when) {
-    unfused_select_cuda(
-        {.rows = rows.rows(), .when = when, .pages = w.pages(), .layer = 0, .scratch = select_scratch_.data()}, w.v, 0,
-        context());
+  void select(World& w, const Rows& rows, bool one_launch) {
+    const bool scans = one_launch && w.s.single && rules_.whole_attention == 0;
+    unfused_select_cuda({.rows = rows.rows(),
+                         .when = SelectWhen::kNow,
+                         .pages = w.pages(),
+                         .layer = 0,
+                         .one_launch = one_launch,
+                         .token_scratch = scans ? token_scratch_.data() : nullptr,
+                         .scratch = select_scratch_.data()},
+                        w.v, 0, context());
   }
   SlotRules rules_;
-  DeviceArray<std::byte> fit_scratch_{0}, select_scratch_{0};
+  DeviceArray<std::byte> fit_scratch_{0}, select_scratch_{0}, token_scratch_{0};
 };
 
 const Form kForms[] = {{EntryKind::kCentroidSet, 8},
                        {EntryKind::kCentroidSet, 8, 128, 1},
+                       {EntryKind::kCentroidSet, 8, 128, 4},
+                       {EntryKind::kCentroidSet, 8, 64, 3, false, GroupPool::kMax, DType::kF16},
                        {EntryKind::kCentroidSet, 3, 128, 7, false, GroupPool::kMax},
                        {EntryKind::kCentroidSet, 16, 64, 16, false, GroupPool::kMaxProb},
                        {EntryKind::kCentroidSet, 1, 128, 8, false, GroupPool::kMean, DType::kF16},
@@ -213,6 +223,7 @@ const Form kForms[] = {{EntryKind::kCentroidSet, 8},
                        {EntryKind::kSketch, 5, 128, 7, false, GroupPool::kMax},
                        {EntryKind::kSketch, 12, 128, 1, true, GroupPool::kMax},
                        {EntryKind::kSketch, 12, 64, 8, true},
+                       {EntryKind::kSketch, 20, 128, 4, true, GroupPool::kMaxProb, DType::kF16},
                        {EntryKind::kMoments},
                        {EntryKind::kMoments, 0, 128, 7, false, GroupPool::kMean, DType::kF16}};
 
@@ -288,9 +299,10 @@ TEST_F(CudaSummaryTest, TheNewestTokenClosesItsEntry) {
 
 TEST_F(CudaSummaryTest, SelectsWhatTheCpuSelects) {
   for (const Form& f : kForms)
-    for (const bool whole : {false, true}) {
+    for (const auto& [whole, one_launch] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       SCOPED_TRACE(::testing::Message() << "kind " << static_cast<int>(f.kind) << ", " << f.rank << ", heads of "
-                                        << f.head_dim << ", group " << f.group << (f.by_token ? ", tokens" : ""));
+                                        << f.head_dim << ", group " << f.group << (f.by_token ? ", tokens" : "")
+                                        << (one_launch ? ", one launch" : ""));
       World w(setup_of(f), 5, 4);
       prepare(w, f, 11);
       rules_.whole_attention = whole ? 1 : 0;
@@ -300,7 +312,7 @@ TEST_F(CudaSummaryTest, SelectsWhatTheCpuSelects) {
         fill_slots_cuda(seq_slot, kLength, rules_, w.v, w.pages(), 0, 0, context());
       std::mt19937 rng(3);
       const std::vector<float> q = queries(w, rng, 1);
-      select(w, rows_of(w, kLength, 1), SelectWhen::kNow);
+      select(w, rows_of(w, kLength, 1), one_launch);
       const Region region = region_of(w);
       for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
         for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
@@ -330,7 +342,10 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
   prepare(w, f, 13);
   rules_.schedule = SlotSchedule::kSpeculative, rules_.whole_attention = 1;
   std::mt19937 rng(3);
-  for (const SlotGate gate : {SlotGate::kMass, SlotGate::kAttendedMass}) {
+  for (const auto& [gate, one_launch] : {std::pair{SlotGate::kMass, false},
+                                         {SlotGate::kAttendedMass, false},
+                                         {SlotGate::kMass, true},
+                                         {SlotGate::kAttendedMass, true}}) {
     rules_.gate = gate, rules_.eps = 0.1f;
     send_rules(w);
     build(w, kLength);
@@ -348,7 +363,7 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
       copy_bytes(w.v.n_selected[1] + i, &region.n_select, 4, stream);
     }
     stream.synchronize();
-    select(w, rows_of(w, kLength, 0), SelectWhen::kNow);
+    select(w, rows_of(w, kLength, 0), one_launch);
     const std::vector<float> mass = fetch(w.v.mass, static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads));
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {

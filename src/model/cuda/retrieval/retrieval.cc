@@ -37,13 +37,15 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
   std::byte* scratch = scratch_[buffer].data();
   if (uses(RetrievalUse::kUnfused))
-    unfused_select_cuda({.rows = rows,
-                         .when = when,
-                         .pages = of_heads(pages),
-                         .layer = layer,
-                         .pools_layers = uses(RetrievalUse::kPoolsLayers),
-                         .scratch = scratch},
-                        view_, slot_layer(layer), context);
+    unfused_select_cuda(
+        {.rows = rows,
+         .when = when,
+         .pages = of_heads(pages),
+         .layer = layer,
+         .pools_layers = uses(RetrievalUse::kPoolsLayers),
+         .token_scratch = needs_.keys.scans ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .scratch = scratch},
+        view_, slot_layer(layer), context);
   if (!uses(RetrievalUse::kFused)) return;
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);

@@ -61,9 +61,6 @@ struct CudaRetrievalOptions {
 
 class CudaRetrieval {
  public:
-  // Errors  kUnsupported: the device does not support the recipe; the message says what.
-  static void expect(const Plan& plan);
-
   using Fit = CudaFit;
   using Needs = CudaRetrievalNeeds;
   // Errors (all calls with it)  kUnsupported.
@@ -161,6 +158,8 @@ class CudaRetrieval {
   bool speculative() const { return uses(RetrievalUse::kSpeculative); }  // and does so one step ahead
   bool groups() const { return needs_.keys.group_tokens > 0; }       // of 1-bit keys, which close_groups() completes,
   bool closes_first() const { return uses(RetrievalUse::kNewest); }  // and must do so before select()
+  // Whether the layer's entries are built in every step, but not before select().
+  bool closes_beside() const { return needs_.keys.entries != EntryKind::kNone && !closes_first(); }
   // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
   void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Whether select() lists for this step what recall() would.

@@ -1,6 +1,5 @@
 // Memory of a CudaRetrieval: index, cache slots, tables, scratch, dense layers, the ring of rotated keys.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "src/model/cuda/retrieval/retrieval.h"
@@ -10,30 +9,6 @@
 
 namespace mneme {
 namespace {
-
-// Device memory of several arrays in one allocation.
-class Pieces {
- public:
-  void add(void* to, std::size_t bytes) {
-    pieces_.push_back({to, total_});
-    total_ += (bytes + 255) / 256 * 256;
-  }
-  std::size_t total() const { return total_; }
-  void lay_out(std::byte* base) const {
-    for (const auto& p : pieces_) {
-      std::byte* at = base + p.offset;
-      std::memcpy(p.to, &at, sizeof(at));
-    }
-  }
-
- private:
-  struct Piece {
-    void* to;
-    std::size_t offset;
-  };
-  std::vector<Piece> pieces_;
-  std::size_t total_ = 0;
-};
 
 // Block i of a table is i.
 void fill_with_own_numbers(DeviceBuffer& blocks, const Stream& stream) {
@@ -148,27 +123,27 @@ void CudaRetrieval::allocate_slots() {
 void CudaRetrieval::allocate_index() {
   const std::size_t heads = sizes().heads, token_bytes = shape_.token_bytes();
   if (view_.group_tokens > 0) {
-    Pieces keys;
-    keys.add(&view_.keys.codes, one_bit_code_bytes(view_, heads));
-    keys.add(&view_.keys.levels, one_bit_level_bytes(view_, heads));
+    ArenaLayout keys;
+    keys.add(view_.keys.codes, one_bit_code_bytes(view_, heads));
+    keys.add(view_.keys.levels, one_bit_level_bytes(view_, heads));
     index_ = DeviceBuffer(keys.total(), "1-bit keys");
-    keys.lay_out(index_.data());
+    keys.assign(index_.data());
   } else if (view_.lists.max_units > 0) {
     const auto units = static_cast<std::size_t>(view_.lists.max_units),
                tokens = static_cast<std::size_t>(view_.lists.max_tokens);
-    Pieces lists;
-    lists.add(&view_.lists.centroids, heads * units * list_dim(shape_.head_dim) * 2);
-    lists.add(&view_.lists.ends, heads * units * 4);
-    lists.add(&view_.lists.members, heads * tokens * 4);
+    ArenaLayout lists;
+    lists.add(view_.lists.centroids, heads * units * list_dim(shape_.head_dim) * 2);
+    lists.add(view_.lists.ends, heads * units * 4);
+    lists.add(view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
-    lists.lay_out(index_.data());
+    lists.assign(index_.data());
   } else if (needs_.keys.entries != EntryKind::kNone) {
-    Pieces entries;
-    entries.add(&view_.entries.data,
+    ArenaLayout entries;
+    entries.add(view_.entries.data,
                 heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes));
-    entries.add(&view_.entries.frames, heads * static_cast<std::size_t>(view_.entries.frame_floats) * sizeof(float));
+    entries.add(view_.entries.frames, heads * static_cast<std::size_t>(view_.entries.frame_floats) * sizeof(float));
     index_ = DeviceBuffer(entries.total(), "index of units");
-    entries.lay_out(index_.data());
+    entries.assign(index_.data());
     frames_ = DeviceBuffer(fit_frames_scratch_bytes(view_), "keys that frames are fitted to");
   } else if (!needs_.two_parts && !needs_.keys.by_token) {
     // A warp reads 16 boxes at a time, valid or not.
@@ -188,36 +163,35 @@ void CudaRetrieval::allocate_index() {
 void CudaRetrieval::allocate_tables() {
   const Sizes n = sizes();
   const std::size_t states = n.states, heads = n.heads, listed = n.listed, slots = n.slots;
-  Pieces small;
+  ArenaLayout small;
   if (slots > 0) {
-    small.add(&view_.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
-    small.add(&view_.unit_of, heads * slots * 4);
-    small.add(&view_.last_used, heads * slots * 4);
+    small.add(view_.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
+    small.add(view_.unit_of, heads * slots * 4);
+    small.add(view_.last_used, heads * slots * 4);
   }
   for (int i = 0; i < 2; ++i)
-    small.add(&view_.selected_ids[i], heads * listed * 4), small.add(&view_.n_selected[i], heads * 4);
-  small.add(&view_.listed, heads * listed * 4);
-  small.add(&view_.listed_for, heads * 4), small.add(&view_.arrived_for, heads * 4);
-  if (uses(RetrievalUse::kKeeps)) small.add(&view_.kept, states * sizeof(KeptSelection));
-  if (view_.lists.max_units > 0)
-    small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
+    small.add(view_.selected_ids[i], heads * listed * 4), small.add(view_.n_selected[i], heads * 4);
+  small.add(view_.listed, heads * listed * 4);
+  small.add(view_.listed_for, heads * 4), small.add(view_.arrived_for, heads * 4);
+  if (uses(RetrievalUse::kKeeps)) small.add(view_.kept, states * sizeof(KeptSelection));
+  if (view_.lists.max_units > 0) small.add(view_.lists.n_units, heads * 4), small.add(view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
-  small.lay_out(tables_.data());
+  small.assign(tables_.data());
 }
 
 // Queries of the last step, gates, rules and counters.
 void CudaRetrieval::allocate_queries() {
   const Sizes n = sizes();
-  Pieces queries;
-  queries.add(&view_.last_q, n.query_bytes);
-  if (uses(RetrievalUse::kLastAsked)) queries.add(&view_.asked_q, n.query_bytes);
+  ArenaLayout queries;
+  queries.add(view_.last_q, n.query_bytes);
+  if (uses(RetrievalUse::kLastAsked)) queries.add(view_.asked_q, n.query_bytes);
   if (uses(RetrievalUse::kProbesBelow))
-    queries.add(&view_.below_q, static_cast<std::size_t>(shape_.n_layers * options_.n_seq_slots) *
-                                    static_cast<std::size_t>(view_.n_heads * shape_.head_dim) * 2);
-  queries.add(&view_.cosine, n.states * static_cast<std::size_t>(view_.n_heads) * 4);
-  queries.add(&view_.mass, n.heads * 4);
+    queries.add(view_.below_q, static_cast<std::size_t>(shape_.n_layers * options_.n_seq_slots) *
+                                   static_cast<std::size_t>(view_.n_heads * shape_.head_dim) * 2);
+  queries.add(view_.cosine, n.states * static_cast<std::size_t>(view_.n_heads) * 4);
+  queries.add(view_.mass, n.heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
-  queries.lay_out(queries_.data());
+  queries.assign(queries_.data());
   rules_ = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SlotRules), "rules of sequences");
   view_.rules = rules_.as<SlotRules>();
   counts_ = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SlotCounts), "counts of methods");
@@ -235,14 +209,14 @@ void CudaRetrieval::allocate_queries() {
 void CudaRetrieval::allocate_shares() {
   const std::size_t states = sizes().states;
   const auto seq_slots = static_cast<std::size_t>(options_.n_seq_slots), doubles = states * sizeof(double);
-  Pieces shares;
-  shares.add(&shares_view_.cuts, seq_slots * sizeof(LayerCut));
-  shares.add(&shares_view_.later, doubles);
-  shares.add(&shares_view_.thetas, doubles);
-  shares.add(&shares_view_.pools, seq_slots * sizeof(double));
-  shares.add(&shares_view_.ranks, static_cast<std::size_t>(n_rows_) * rank_stride() * 4);
+  ArenaLayout shares;
+  shares.add(shares_view_.cuts, seq_slots * sizeof(LayerCut));
+  shares.add(shares_view_.later, doubles);
+  shares.add(shares_view_.thetas, doubles);
+  shares.add(shares_view_.pools, seq_slots * sizeof(double));
+  shares.add(shares_view_.ranks, static_cast<std::size_t>(n_rows_) * rank_stride() * 4);
   shares_ = DeviceBuffer(shares.total(), "scores of pages");
-  shares.lay_out(shares_.data());
+  shares.assign(shares_.data());
   host_shares_ = PinnedBuffer(seq_slots * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
   host_thetas_ = PinnedBuffer(doubles);
   if (!options_.pages_on_device) key_index_.emplace(shape_, n_selecting_, options_.n_seq_slots, options_.max_context);
@@ -253,7 +227,8 @@ void CudaRetrieval::allocate_scratch() {
                                      : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
                                      : needs_.keys.by_token    ? 0
                                                                : select_scratch_bytes(view_, n_rows_),
-                                     uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_) : 0);
+                                     uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_) : 0) +
+                            (needs_.keys.scans ? select_tokens_scratch_bytes(view_, n_rows_) : 0);
   scratch_[0] = DeviceBuffer(bytes, "scores of units");
   // A selection for the next step may overlap the one for this step, or for the next layer.
   if (speculative() && !lists_as_selected()) scratch_[1] = DeviceBuffer(bytes, "scores of units");

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/base/error.h"
 #include "src/cuda/loaded_code_cuda.h"
 #include "src/model/cuda/retrieval/retrieval.h"
 #include "src/recipes/device_form.h"
@@ -38,7 +37,9 @@ SlotScore score_of(const Plan& plan, bool unfused) {
   const DecodeStage& d = *plan.recipe.decode;
   if (std::holds_alternative<RandomScore>(d.score)) return SlotScore::kRandom;
   if (std::holds_alternative<RawKeys>(d.index)) return SlotScore::kKeys;
-  if (device_form(plan, unfused) != DeviceForm::kFused) return SlotScore::kEntries;
+  if (device_form(plan, unfused) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
+      std::holds_alternative<Sketch>(d.index))
+    return SlotScore::kEntries;
   const bool of_pages = std::holds_alternative<Box>(d.index) && !attends_by_token(plan);
   return of_pages && scores_boxes_unfused() ? SlotScore::kEntries : SlotScore::kIndex;
 }
@@ -53,12 +54,6 @@ SlotGate gate_of(GatePool pool) {
 }
 
 }  // namespace
-
-void CudaRetrieval::expect(const Plan& plan) {
-  if (const char* reason = device_refusal(plan))
-    fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
-         plan.recipe.name, reason);
-}
 
 SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool unfused) {
   SlotRules r{.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
@@ -161,7 +156,7 @@ RetrievalUses uses_of(const Plan& plan, const SlotRules& r) {
 }  // namespace
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
-  expect(plan);
+  MNEME_CHECK(host_reason(plan) == nullptr, "{}: no kernel has {}", plan.recipe.name, host_reason(plan));
   const SlotRules r = rules_of(plan, budget, fit.unfused);
   Needs n;
   n.uses = uses_of(plan, r);
@@ -174,6 +169,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
     n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
     n.keys.select_tokens = r.select_tokens;
+    n.keys.scans = std::holds_alternative<Sketch>(d.index) && device_form(plan, fit.unfused) == DeviceForm::kFused;
   } else if (attends_by_token(plan)) {
     if (selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
@@ -186,7 +182,9 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.two_parts = attends_in_two_parts(plan);
   n.keys.none = !selects && !n.two_parts && !n.keys.by_token;
   const bool speculative = n.uses.has(RetrievalUse::kSpeculative);
-  n.uses.add(RetrievalUse::kNewest, n.keys.entries != EntryKind::kNone ||
+  // A page that this step completes is in the window of this step and the next.
+  const bool waits = has_page_entries(plan) && r.recent >= 3 * kPageTokens;
+  n.uses.add(RetrievalUse::kNewest, (n.keys.entries != EntryKind::kNone && !waits) ||
                                         (speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens));
   n.keys.by_layer = plan.layer_selection.has_value();
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;

@@ -44,6 +44,7 @@ struct CudaRetrievalNeeds {
     EntryKind entries = EntryKind::kNone;
     std::int32_t entry_tokens = 0, entry_rank = 0;
     std::int32_t select_tokens = 1;  // SlotRules::select_tokens
+    bool scans = false;              // UnfusedSelect::token_scratch
     bool mean_abs = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys
     bool by_query_head = false;    // every query head selects for itself

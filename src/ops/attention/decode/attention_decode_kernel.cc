@@ -19,6 +19,7 @@
 // After foreach_target.h
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "src/kv/widen-inl.h"
 #include "src/ops/attention/attention_simd-inl.h"
 
 #ifndef MNEME_ATTENTION_DECODE_RANGE_ONCE
@@ -119,7 +120,7 @@ static_assert(kLanes >= 4, "a block is four lanes");
 struct Pointers {
   float* q;       // [sets][D / 4][kLanes]
   float* scores;  // [kTile / 4][sets][kLanes]; probabilities after the softmax
-  float* keys;    // [kTile][D], f16 only: keys as f32
+  float* keys;    // [kTile][D], f16: keys as f32; 8 bits: [kTile][2][D] keys and values in bf16
   float* top;     // [sets][kLanes], equal in the 4 lanes of a head
   float* sum;     // [sets][kLanes], partial sums by token modulo 4
   float* factor;  // [sets][kLanes], rescales earlier sums to the new top
@@ -363,28 +364,61 @@ const float* bias_of(const TokenTile& tile, const float* log_weight, float* bias
   return bias;
 }
 
-template <DType kDType>
+// The tile as the kernel reads it: itself, or a copy of its tokens in bf16.
+template <DType kStored>
+const TokenTile& widened(const TokenTile& tile, const AttentionShape& shape, const Pointers& s, TokenTile& copy) {
+  if constexpr (kStored != DType::kInt8 && kStored != DType::kFp8) {
+    return tile;
+  } else {
+    auto* to = reinterpret_cast<bf16*>(s.keys);
+    copy.n = tile.n;
+    for (int n = 0; n < tile.n; ++n, to += 2 * shape.head_dim) {
+      widen_token<kStored>(tile.rows[n], shape.head_dim, true, to);
+      copy.rows[n] = reinterpret_cast<const std::byte*>(to);
+    }
+    for (int n = tile.n; n % 4 != 0; ++n) copy.rows[n] = copy.rows[n - 1];
+    return copy;
+  }
+}
+
+// kStored: the type in the pages.
+template <DType kStored>
 void attend_part(const DecodePart& part, const DecodeCursor& begin, std::int64_t n_tokens, const AttentionShape& shape,
                  const Pointers& s, float* out) {
   const int n_sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
+  constexpr DType kDType = kStored == DType::kF16 ? DType::kF16 : DType::kBF16;
   arrange_queries<kDType>(part.q, shape, s);
   TokenReader reader{part.runs, static_cast<std::size_t>(begin.run), begin.offset, shape.token_bytes()};
-  TokenTile tiles[2];
+  TokenTile tiles[2], copy;
   HWY_ALIGN float bias[kTile];
   std::int64_t token = begin.token;
   reader.next(tiles[0], n_tokens);
   for (Prefetcher first{tiles[0], shape.token_bytes()}; first.row < kTile / 2;) first.step();
   for (int i = 0; n_tokens > 0; i ^= 1) {
-    const TokenTile& tile = tiles[i];
-    n_tokens -= tile.n;
+    n_tokens -= tiles[i].n;
     tiles[i ^ 1].n = 0;
     if (n_tokens > 0) reader.next(tiles[i ^ 1], n_tokens);
+    const TokenTile& tile = widened<kStored>(tiles[i], shape, s, copy);
     Prefetcher prefetch{tiles[i ^ 1], shape.token_bytes()};
     score_tile<kDType>(tile, shape, n_sets, s, prefetch);
     softmax_tile(tile.n, bias_of(tile, part.log_weight == nullptr ? nullptr : part.log_weight + token, bias), n_sets,
                  s);
     weigh_tile<kDType>(tile, shape, n_sets, s, out, prefetch);
     token += tile.n;
+  }
+}
+
+void attend_stored(const DecodePart& part, const DecodeCursor& begin, std::int64_t n_tokens,
+                   const AttentionShape& shape, const Pointers& s, float* out) {
+  switch (shape.kv_dtype) {
+    case DType::kBF16:
+      return attend_part<DType::kBF16>(part, begin, n_tokens, shape, s, out);
+    case DType::kF16:
+      return attend_part<DType::kF16>(part, begin, n_tokens, shape, s, out);
+    case DType::kInt8:
+      return attend_part<DType::kInt8>(part, begin, n_tokens, shape, s, out);
+    default:
+      return attend_part<DType::kFp8>(part, begin, n_tokens, shape, s, out);
   }
 }
 
@@ -404,10 +438,7 @@ void attend_range_simd(std::span<const DecodePart> parts, const DecodeCursor& be
     for (std::size_t r = at.run; r < part.runs.size() && in_part < n_tokens; ++r) in_part += part.runs[r].n_tokens;
     in_part = std::min(in_part, n_tokens);
     if (in_part > 0) {
-      if (shape.kv_dtype == DType::kBF16)
-        attend_part<DType::kBF16>(part, at, in_part, shape, s, partial.out);
-      else
-        attend_part<DType::kF16>(part, at, in_part, shape, s, partial.out);
+      attend_stored(part, at, in_part, shape, s, partial.out);
       n_tokens -= in_part;
     }
     at = {at.part + 1, 0, 0, 0};

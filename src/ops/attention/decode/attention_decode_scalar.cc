@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "src/kv/kv_quant.h"
 #include "src/ops/attention/decode/attention_decode_kernel.h"
-#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -16,7 +16,7 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 void attend_token(const float* q, const std::byte* token, float bias, const AttentionShape& shape, float* top,
                   float* sum, float* out) {
   float score = 0;
-  for (std::int32_t d = 0; d < shape.head_dim; ++d) score += q[d] * load_half(token, d, shape.kv_dtype);
+  for (std::int32_t d = 0; d < shape.head_dim; ++d) score += q[d] * load_kv(token, d, shape.kv_dtype, shape.head_dim);
   score = (score * shape.scale + bias) * kLog2e;
   const float high = score > *top ? score : *top;
   const float base = high == kMinusInf ? 0.0f : high;
@@ -25,7 +25,7 @@ void attend_token(const float* q, const std::byte* token, float bias, const Atte
   *top = high;
   *sum = *sum * factor + p;
   for (std::int32_t d = 0; d < shape.head_dim; ++d)
-    out[d] = out[d] * factor + p * load_half(token, shape.head_dim + d, shape.kv_dtype);
+    out[d] = out[d] * factor + p * load_kv(token, shape.head_dim + d, shape.kv_dtype, shape.head_dim);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/kv/kv_quant.h"
 #include "src/ops/attention/attention.h"
 #include "src/ops/attention/prefill/attention_prefill_tile.h"
 #include "src/ops/attention/sink.h"
@@ -105,15 +106,28 @@ class QueryWorker {
       bytes += (n * 4 + 63) & ~std::size_t{63};
       return at;
     };
-    const std::size_t at[] = {take(lanes * d),        take(lanes),        take(lanes),       take(lanes),
-                              take(lanes * d),        take(lanes),        take(lanes),       take(kKeyTile * lanes),
-                              take(kKeyTile * lanes), take(kKeyTile * d), take(kKeyTile * d)};
+    const std::size_t at[] = {take(lanes * d),
+                              take(lanes),
+                              take(lanes),
+                              take(lanes),
+                              take(lanes * d),
+                              take(lanes),
+                              take(lanes),
+                              take(kKeyTile * lanes),
+                              take(kKeyTile * lanes),
+                              take(kKeyTile * d),
+                              take(kKeyTile * d),
+                              is_eight_bit(shape.kv_dtype) ? take(kKeyTile * d) : 0};
     t_scratch.reserve(bytes);
     std::byte* base = t_scratch.data();
     const auto floats = [&](int i) { return reinterpret_cast<float*>(base + at[i]); };
     const auto ints = [&](int i) { return reinterpret_cast<std::int32_t*>(base + at[i]); };
-    tile_ = {n_lanes,   shape.head_dim, shape.kv_dtype, floats(0), floats(1), floats(2), floats(3),
-             floats(4), ints(5),        ints(6),        floats(7), floats(8), floats(9), floats(10)};
+    wide_ = base + at[11];
+    tile_ = {n_lanes,   shape.head_dim, shape.wide().kv_dtype,
+             floats(0), floats(1),      floats(2),
+             floats(3), floats(4),      ints(5),
+             ints(6),   floats(7),      floats(8),
+             floats(9), floats(10)};
   }
 
   void attend(const PrefillHead& head, const std::int32_t* n_tokens, std::int32_t first_query) {
@@ -148,11 +162,20 @@ class QueryWorker {
       KeyTile& tile = tiles[i];
       reader.next(tiles[i ^ 1], any.last);
       tile.masked = tile.n < kKeyTile || tile.begin < all.first || tile.begin + tile.n > all.last;
+      if (is_eight_bit(shape_.kv_dtype)) widen(tile);
       if (arithmetic_ == Arithmetic::kBF16)
         attend_key_tile_bf16(tile, tiles[i ^ 1], tile_);
       else
         attend_key_tile_f32(tile, tiles[i ^ 1], tile_);
     }
+  }
+
+  // Replaces a tile's tokens by copies in bf16.
+  void widen(KeyTile& tile) {
+    const std::size_t bytes = shape_.wide().token_bytes();
+    widen_tokens_cpu(std::span(tile.rows).first(tile.n), shape_, KvPart::kKeysAndValues, wide_);
+    for (int i = 0; i < tile.n; ++i) tile.rows[i] = wide_ + i * bytes;
+    for (int n = tile.n; n % 16 != 0; ++n) tile.rows[n] = tile.rows[tile.n - 1];
   }
 
   void pack_queries(const PrefillPart& part, std::int32_t first_query, std::int32_t n) {
@@ -200,6 +223,7 @@ class QueryWorker {
   const AttentionShape& shape_;
   Arithmetic arithmetic_;
   QueryTile tile_;
+  std::byte* wide_ = nullptr;  // [kKeyTile, 2, D] bf16: a tile of keys and values in 8 bits
 };
 
 // Queries per tile: 64, unless that leaves workers idle. Results do not depend on it.
@@ -244,7 +268,7 @@ void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape
   const int n_lanes = count_lanes(heads, shape, context.pool->size());
   list_items(heads, shape, n_lanes, call);
   const Arithmetic arithmetic =
-      shape.kv_dtype == DType::kBF16 && has_avx512_bf16() ? Arithmetic::kBF16 : Arithmetic::kF32;
+      shape.wide().kv_dtype == DType::kBF16 && has_avx512_bf16() ? Arithmetic::kBF16 : Arithmetic::kF32;
   context.pool->parallel_for(call.items.size(), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
     QueryWorker worker(shape, arithmetic, n_lanes);
     for (std::int64_t i = begin; i < end; ++i) {

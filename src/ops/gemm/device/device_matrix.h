@@ -44,6 +44,7 @@ WeightLayout weight_layout(DType dtype);
 struct DeviceMatrix {
   const std::byte* values = nullptr;
   DType dtype = DType::kBF16;
+  bool on_host = false;  // `values` is mapped host memory, which kernels read in place
   std::int64_t n_out = 0, n_in = 0;
 
   std::int64_t octets() const { return (n_out + kOctet - 1) / kOctet; }

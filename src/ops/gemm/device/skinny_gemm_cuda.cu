@@ -1,8 +1,8 @@
 // Skinny GEMMs: bf16 weights with 1 to 8 rows of x here, all else by skinny_kernel.cuh.
 //
-// Each thread block streams tiles of 16 rows of w through a ring in shared memory. A producer warp only issues copies, so
-// that loads never stall at the end of a tile, and it starts before the preceding kernel has ended. Eight consumer warps
-// multiply: of every piece (16 rows, 1 KiB of each) a warp has an eighth of the width, for all rows of x.
+// Each thread block streams tiles of 16 rows of w through a ring in shared memory. A producer warp only issues copies,
+// so that loads never stall at the end of a tile, and it starts before the preceding kernel has ended. Eight consumer
+// warps multiply: of every piece (16 rows, 1 KiB of each) a warp has an eighth of the width, for all rows of x.
 #include <algorithm>
 
 #include "src/cuda/common.cuh"
@@ -37,7 +37,7 @@ namespace {
 
 using namespace cuda;  // NOLINT: the kernels' own namespace
 
-constexpr int kWarps = 8, kConsumers = kWarps * kWarp, kThreads = kConsumers + kWarp;
+constexpr int kWarps = kSkinnyWarps, kConsumers = kWarps * kWarp, kThreads = kConsumers + kWarp;
 constexpr int kTileRows = 16, kColumns = 8;  // of a tile of the product: rows of w, rows of x
 constexpr int kStep = 32;                    // columns of w (and of x) per two mma
 constexpr int kBlocksEach = 2;               // thread blocks per SM: 5 % faster than one (docs/design/cuda.md)
@@ -138,20 +138,6 @@ __device__ __forceinline__ float block_sum_over_warps(const float* sums, int i) 
   return v;
 }
 
-// 1 / sqrt(mean + eps) of x's row `warp`, into scale[warp]. Call after grid_dependency_wait().
-__device__ __forceinline__ void finish_norm(const DeferredNorm& norm, int m, float* scale) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  if (warp >= m) return;
-  if (norm.sums == nullptr) {
-    if (lane == 0) scale[warp] = 1.0f;
-    return;
-  }
-  float sum = 0;
-  for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(norm.sums + i * kSkinnyRows + warp);
-  sum = warp_sum(sum);
-  if (lane == 0) scale[warp] = rsqrtf(sum / static_cast<float>(norm.n) + norm.eps);
-}
-
 // ---- epilogues. The product's rows are w's from low(tile) and from high(tile) on, 8 each.
 
 struct Store {
@@ -198,7 +184,7 @@ struct Swiglu {
     if (i >= kTileSums / 2 || column >= m || row >= ffn) return;
     const float gate = block_sum_over_warps(sums, column * kTileRows + i % 8) * scale[column];
     const float up = block_sum_over_warps(sums, column * kTileRows + i % 8 + 8) * scale[column];
-    out[static_cast<std::int64_t>(column) * ffn + row] = __float2bfloat16_rn(gate / (1.0f + __expf(-gate)) * up);
+    out[static_cast<std::int64_t>(column) * ffn + row] = __float2bfloat16_rn(silu(gate) * up);
   }
 };
 
@@ -212,19 +198,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float scale[kColumns];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   Ring ring{shared_address(ring_memory), shared_address(full), shared_address(empty)};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-#if __CUDA_ARCH__ >= 900
-      barrier_init(ring.full + i * 8, 1);
-#else
-      barrier_init(ring.full + i * 8, kWarp);
-#endif
-      barrier_init(ring.empty + i * 8, kWarps);
-    }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-  }
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, kStages, kWarps);
   __syncthreads();
   launch_dependents();
   const int n_pieces = static_cast<int>((w.row_bytes + kPieceBytes - 1) / kPieceBytes);
@@ -240,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   grid_dependency_wait();
-  finish_norm(norm, m, scale);
+  finish_norms<kWarps>(norm, m, scale);
   const int g = lane / 4, t = lane % 4;
   const __nv_bfloat16* x_row = x + static_cast<std::int64_t>(g < m ? g : 0) * w.n_steps * kStep + t * 8;
   XPiece prefetch[kPrefetch];

@@ -1,18 +1,21 @@
 // The skinny GEMM kernel: 1 to 64 rows of x, any weight type.
 //
-// A thread block computes tiles of rows of w (16 for up to 8 rows of x, else 64) for all rows of x. Weights go through a
-// ring of bulk copies in shared memory, which is full before the preceding kernel has ended. A stage of the ring has
-// kSlabsPerStage slabs of 128 columns, and each of eight warps takes one slab of 16 or 32 rows. In turns, a warp that has
-// finished its slab refills the stage before: a ninth warp for that would cost every warp a quarter of its registers. x goes from device memory to registers, some steps ahead: the warps that share a
-// tile read different columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to bf16
-// once for all rows of x; sums of a group of 32 (or 16) columns are scaled in f32.
+// A thread block computes tiles of rows of w (16 for up to 8 rows of x, else 64) for all rows of x. Weights go through
+// a ring of bulk copies in shared memory, which is full before the preceding kernel has ended. A stage of the ring has
+// kSlabsPerStage slabs of 128 columns, and each of eight warps takes one slab of 16 or 32 rows. In turns, a warp that
+// has finished its slab refills the stage before: a ninth warp for that would cost every warp a quarter of its
+// registers. x goes from device memory to registers, some steps ahead: the warps that share a tile read different
+// columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to bf16 once for all rows
+// of x; sums of a group of 32 (or 16) columns are scaled in f32.
 //
-// Matrices with few tiles are split over K too (kernel parameter `splits`): each part stores its sums, and the part that
-// arrives last adds them up in order.
+// Matrices with few tiles are split over K too (kernel parameter `splits`): each part stores its sums, and the part
+// that arrives last adds them up in order.
 #pragma once
 
 #include "src/cuda/common.cuh"
+#include "src/cuda/copy_ring.cuh"
 #include "src/cuda/tensor_map.cuh"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/weight_format.cuh"
 
@@ -20,6 +23,7 @@ namespace mneme::cuda {
 
 constexpr int kSkinnyWarps = 8, kSkinnyThreads = kSkinnyWarps * kWarp;
 constexpr int kMaxStages = 8, kMaxSplits = 8;
+constexpr int kStepColumns = 32;  // of a step
 
 enum class SkinnyOutput : int { kStore, kResidual, kSwiglu };
 
@@ -44,6 +48,7 @@ struct SkinnyProblem {
 // kTiles: tiles of 8 rows of x.
 template <typename F, int kTiles>
 struct SkinnyShape {
+  static constexpr int kWarps = kSkinnyWarps, kThreads = kSkinnyThreads;
   static constexpr int kRowTiles = kTiles == 1 ? 1 : 2;  // of 16 rows of w, of a warp
   static constexpr int kRowWarps = kTiles == 1 ? 1 : 2;  // warps below each other
   static constexpr int kColumnWarps = kSkinnyWarps / kRowWarps;
@@ -51,6 +56,7 @@ struct SkinnyShape {
   static constexpr int kWarpSlabs = kTiles == 1 && F::kSlabBytes <= 768 ? 2 : 1;
   static constexpr int kStageSlabs = kColumnWarps * kWarpSlabs;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps, kOctets = kRows / 8;
+  static constexpr int kPartRows = kRows;  // of a partial sum of squares
   static constexpr int kColumns = 8 * kTiles;
   static constexpr int kRowBytes = kStageSlabs * 256;  // bf16: of a row in a stage
   static constexpr int kOctetBytes = F::kRowMajor ? 8 * kRowBytes : kStageSlabs / F::kSlabs * F::kChunkBytes;
@@ -107,7 +113,18 @@ __device__ __forceinline__ int row_of(const SkinnyProblem& p, int tile, int row_
   return p.kind == SkinnyOutput::kSwiglu ? n * 8 + high * p.half : n * 16 + high * 8;
 }
 
-// Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows elsewhere.
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void copy_weights(std::uint32_t to, const std::byte* from, int bytes, std::uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(full), "l"(read_once())
+      : "memory");
+}
+#endif
+
+// Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows
+// elsewhere.
 template <typename F, typename S>
 __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUtensorMap& map, int lines,
                                               const SkinnyWalk& walk, const SkinnyRing& ring, int slot) {
@@ -127,11 +144,7 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
     copy_box(to, map, 0, walk.piece * lines, row_at(lane), full);
   } else {
     const int octet = min(row_at(lane), p.n_out - 1) / 8;
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(p.w + octet * p.w_stride + from), "r"(bytes), "r"(full), "l"(read_once())
-        : "memory");
+    copy_weights(to, p.w + octet * p.w_stride + from, bytes, full);
   }
 #else
   for (int octet = 0; octet < S::kOctets; ++octet) {
@@ -168,8 +181,9 @@ __device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// A lane's part of x: eight columns of a step, of row g of each tile. Rows past the last are the last one: their results
-// are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be waited for.
+// A lane's part of x: eight columns of a step, of row g of each tile. Rows past the last are the last one: their
+// results are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be
+// waited for.
 template <typename F, int kTiles>
 struct XRows {
   const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
@@ -285,9 +299,10 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int n_
 }
 
 // 1 / sqrt(mean + eps) of each row of x, into scale[]. Call after grid_dependency_wait().
+template <int kWarps>
 __device__ __forceinline__ void finish_norms(const DeferredNorm& norm, int m, float* scale) {
   const int lane = threadIdx.x % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += kSkinnyWarps) {
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += kWarps) {
     float sum = 0;
     if (norm.sums != nullptr) {
       for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(norm.sums + i * kSkinnyRows + row);
@@ -307,12 +322,12 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int column, int
 }
 
 // Adds up what the parts of a tile have left in device memory. False: other parts are still to come.
-template <typename S>
-__device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, float* sums, int* last) {
+template <typename S, typename Value>
+__device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, float* sums, int* last,
+                                          const Value& value) {
   const int tile = unit / p.splits;
   float* mine = p.partial + std::int64_t{unit} * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads)
-    __stcg(mine + i, sum_of_warps<S>(sums, i / S::kRows, i % S::kRows));
+  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads) __stcg(mine + i, value(i / S::kRows, i % S::kRows));
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
@@ -324,7 +339,7 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   __syncthreads();
   if (*last == 0) return false;
   const float* parts = p.partial + std::int64_t{tile} * p.splits * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads) {
+  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads) {
     float part[kMaxSplits];  // all loads before the first sum
 #pragma unroll
     for (int s = 0; s < kMaxSplits; ++s) part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
@@ -337,45 +352,71 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   return true;
 }
 
+// Stores a row of x of a tile. value(row): of the tile.
+template <typename S, typename Value>
+__device__ __forceinline__ void store_swiglu(const SkinnyProblem& p, int tile, int column, float scale,
+                                             const Value& value) {
+  for (int i = threadIdx.x % kWarp; i < S::kRows / 2; i += kWarp) {
+    // Rows 0 to 7 of each 16 are gate, 8 to 15 up.
+    const int row = tile * (S::kRows / 2) + i, at = i / 8 * 16 + i % 8;
+    if (row >= p.half) break;
+    const float gate = value(at) * scale, up = value(at + 8) * scale;
+    p.swiglu[std::int64_t{column} * p.half + row] = __float2bfloat16_rn(silu(gate) * up);
+  }
+}
+template <typename S, typename Value>
+__device__ __forceinline__ void store_values(const SkinnyProblem& p, int tile, int column, float scale,
+                                             const Value& value) {
+  for (int at = threadIdx.x % kWarp; at < S::kRows; at += kWarp) {
+    const int row = tile * S::kRows + at;
+    if (row >= p.n_out) break;
+    const float bias = p.store.bias == nullptr ? 0.0f : p.store.bias[row];
+    const std::int64_t to = column * p.store.stride + row;
+    const float y = value(at) * scale + bias;
+    if (p.store.bf16) {
+      static_cast<__nv_bfloat16*>(p.store.y)[to] = __float2bfloat16_rn(y);
+    } else {
+      auto* at_y = static_cast<float*>(p.store.y) + to;
+      *at_y = p.store.accumulate ? *at_y + y : y;
+    }
+  }
+}
+template <typename S, typename Value>
+__device__ __forceinline__ void store_residual(const SkinnyProblem& p, int tile, int column, const Value& value) {
+  constexpr int kLanes = S::kPartRows < kWarp ? S::kPartRows : kWarp;
+  const int lane = threadIdx.x % kWarp;
+  float squares = 0;
+#pragma unroll
+  for (int first = 0; first < S::kRows; first += kWarp) {
+    const int at = first + lane, row = tile * S::kRows + at;
+    if (at < S::kRows && row < p.n_out) {
+      const std::int64_t to = std::int64_t{column} * p.n_out + row;
+      const float sum = __ldcg(p.residual.residual + to) + value(at);
+      p.residual.residual[to] = sum;
+      static_cast<__nv_bfloat16*>(p.residual.x_next)[to] = __float2bfloat16_rn(sum * p.residual.norm_weight[row]);
+      squares += sum * sum;
+    }
+    if (first + kWarp < S::kRows && (first + kWarp) % S::kPartRows != 0) continue;
+    squares = warp_sum<kLanes>(squares);
+    const int part = row / S::kPartRows;
+    if (lane % kLanes == 0 && at < S::kRows && part * S::kPartRows < p.n_out)
+      p.residual.sums[part * kSkinnyRows + column] = squares;
+    squares = 0;
+  }
+}
+
 // Stores a tile. value(column, row): row of x, row of the tile.
 template <typename S, typename Value>
 __device__ __forceinline__ void store_tile(const SkinnyProblem& p, int tile, const float* scale, const Value& value) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int column = warp; column < p.m; column += kSkinnyWarps) {
-    float squares = 0;
+  for (int column = static_cast<int>(threadIdx.x) / kWarp; column < p.m; column += S::kWarps) {
+    const auto of_column = [&](int row) { return value(column, row); };
     if (p.kind == SkinnyOutput::kSwiglu) {
-      // Rows 0 to 7 of each 16 are gate, 8 to 15 up.
-      const int row = tile * (S::kRows / 2) + lane, at = lane / 8 * 16 + lane % 8;
-      if (lane >= S::kRows / 2 || row >= p.half) continue;
-      const float gate = value(column, at) * scale[column], up = value(column, at + 8) * scale[column];
-      p.swiglu[std::int64_t{column} * p.half + row] = __float2bfloat16_rn(gate / (1.0f + __expf(-gate)) * up);
-      continue;
+      store_swiglu<S>(p, tile, column, scale[column], of_column);
+    } else if (p.kind == SkinnyOutput::kStore) {
+      store_values<S>(p, tile, column, scale[column], of_column);
+    } else {
+      store_residual<S>(p, tile, column, of_column);
     }
-    for (int at = lane; at < S::kRows; at += kWarp) {
-      const int row = tile * S::kRows + at;
-      if (row >= p.n_out) break;
-      const float v = value(column, at);
-      if (p.kind == SkinnyOutput::kStore) {
-        const float bias = p.store.bias == nullptr ? 0.0f : p.store.bias[row];
-        const std::int64_t to = column * p.store.stride + row;
-        const float y = v * scale[column] + bias;
-        if (p.store.bf16) {
-          static_cast<__nv_bfloat16*>(p.store.y)[to] = __float2bfloat16_rn(y);
-        } else {
-          auto* at_y = static_cast<float*>(p.store.y) + to;
-          *at_y = p.store.accumulate ? *at_y + y : y;
-        }
-      } else {
-        const std::int64_t to = std::int64_t{column} * p.n_out + row;
-        const float sum = __ldcg(p.residual.residual + to) + v;
-        p.residual.residual[to] = sum;
-        static_cast<__nv_bfloat16*>(p.residual.x_next)[to] = __float2bfloat16_rn(sum * p.residual.norm_weight[row]);
-        squares += sum * sum;
-      }
-    }
-    if (p.kind != SkinnyOutput::kResidual) continue;
-    squares = warp_sum(squares);
-    if (lane == 0) p.residual.sums[tile * kSkinnyRows + column] = squares;
   }
 }
 
@@ -397,14 +438,16 @@ __device__ __forceinline__ void finish_unit(const SkinnyProblem& p, int unit, fl
     }
   __syncthreads();
   const int tile = unit / p.splits;
+  const auto value = [&](int column, int row) { return sum_of_warps<S>(sums, column, row); };
   if (p.splits == 1) {
-    store_tile<S>(p, tile, scale, [&](int column, int row) { return sum_of_warps<S>(sums, column, row); });
-  } else if (add_parts<S>(p, unit, sums, last)) {
+    store_tile<S>(p, tile, scale, value);
+  } else if (add_parts<S>(p, unit, sums, last, value)) {
     store_tile<S>(p, tile, scale, [&](int column, int row) { return sums[column * S::kSumStride + row]; });
   }
 }
 
-// A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's end.
+// A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's
+// end.
 template <typename F, typename S, int kTiles, typename X, typename NextX>
 __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int first_octet, int left, int n_tiles,
                                               float (&c)[S::kRowTiles][kTiles][4], const X& x_of, const NextX& next_x) {
@@ -485,19 +528,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   __shared__ float scale[S::kColumns];
   __shared__ int last;
   SkinnyRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-#if __CUDA_ARCH__ >= 900
-      barrier_init(ring.full + i * 8, 1);
-#else
-      barrier_init(ring.full + i * 8, kWarp);
-#endif
-      barrier_init(ring.empty + i * 8, kSkinnyWarps);
-    }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-  }
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps);
   __syncthreads();
   launch_dependents();
 
@@ -516,7 +547,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
     fill.advance();
   };
   grid_dependency_wait();
-  finish_norms(p.norm, p.m, scale);
+  finish_norms<S::kWarps>(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
   consume<F, kTiles>(p, XRows<F, kTiles>(p), ring, sums, scale, &last, refill);
 }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "src/ops/gemm/device/skinny_kernel.cuh"
+#include "src/ops/gemm/device/skinny_tma.cuh"
 
 namespace mneme::cuda {
 
@@ -39,10 +40,10 @@ SkinnyResidency skinny_residency() {
 
 // Parts of K: as many rounds of thread blocks as there must be, each as short as it can be. Adding up parts
 // costs about as much as four stages.
-inline int skinny_splits(int tiles, int pieces, int slots) {
+inline int skinny_splits(int tiles, int pieces, int slots, int most_units = kSkinnyUnits) {
   int best = 1;
   double least = 0;
-  for (int splits = 1; splits <= std::min(kMaxSplits, pieces) && tiles * splits <= kSkinnyUnits; ++splits) {
+  for (int splits = 1; splits <= std::min(kMaxSplits, pieces) && tiles * splits <= most_units; ++splits) {
     const int rounds = (tiles * splits + slots - 1) / slots;
     const double cost = rounds * (static_cast<double>(pieces) / splits + (splits > 1 ? 4.5 : 0.5));
     if (splits == 1 || cost < least) best = splits, least = cost;
@@ -82,6 +83,49 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   }
   launch(context, "skinny_gemm", skinny_kernel<F, kTiles>, dim3(static_cast<unsigned>(std::min(p.units, slots))),
          dim3(kSkinnyThreads), static_cast<std::size_t>(shared), p, map, lines);
+}
+
+template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
+void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
+  using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
+  const auto kernel = skinny_tma_kernel<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
+  constexpr int kSums = S::kSumBuffers * S::kSumFloats * 4;
+  static const bool ready = [&] {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_per_block(kBlocks)),
+               "a skinny GEMM's shared memory");
+    return true;
+  }();
+  static_cast<void>(ready);
+  p.stages = std::min(kMaxStages, (shared_per_block(kBlocks) - kSums) / S::kStageBytes);
+  const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
+  const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
+  const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
+  const int slots = kBlocks * sm_count();
+  const int units = std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (S::kColumns * S::kRows * sizeof(float)));
+  p.pieces = (p.k + columns - 1) / columns;
+  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
+  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
+  p.units = tiles * p.splits;
+  const CUtensorMap map = tensor_map<3>(p.x, {kStepColumns, p.m, p.k / kStepColumns}, {std::int64_t{p.k} * 2, 64},
+                                        {kStepColumns, S::kColumns, S::kStageSteps});
+  launch(context, "skinny_gemm", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),
+         static_cast<std::size_t>(p.stages) * S::kStageBytes + kSums, p, map);
+}
+
+// On Hopper, where it is the faster one (docs/design/quantised-gemm.md). False: it is not.
+template <typename F>
+bool launch_skinny_hopper(const SkinnyProblem& p, const CudaContext& context) {
+  if (p.m == 1) {
+    launch_skinny_tma<F, 0, 1, 1, 8, 2>(p, context);
+    return true;
+  }
+  if (p.m < 25 || p.m > 32) return false;
+  if constexpr (F::kMinimum) {
+    launch_skinny_tma<F, 4, 2, 4, 8, 1>(p, context);
+  } else {
+    launch_skinny_tma<F, 4, 1, 8, 16, 1>(p, context);
+  }
+  return true;
 }
 
 // Calls f with the number of tiles as a constant. Formats of one's own kernel for few rows, and of cuBLASLt's for many,
@@ -128,6 +172,8 @@ inline SkinnyProblem rows_from(SkinnyProblem p, int first) {
 
 template <typename F>
 void launch_skinny(const SkinnyProblem& p, const CudaContext& context) {
+  if constexpr (!F::kRowMajor)
+    if (has_hopper_code() && launch_skinny_hopper<F>(p, context)) return;
   const int tiles = skinny_tiles<F>(p.m);
   if (tiles == 0) no_skinny_gemm(p.m);
   for (int first = 0; first < p.m; first += 8 * tiles) {

@@ -45,6 +45,10 @@ struct WeightFormat {
   static constexpr bool kMinimum = kScale == Scale::kHalfMin || kScale == Scale::kZero ||
                                    kScale == Scale::kSuperMin32 || kScale == Scale::kSuperMin16;
   static constexpr int kSlabs = kScale >= Scale::kSuper32 ? 2 : 1;  // per chunk
+  // Codes that are unpacked with 128 and their offset on them (unpack_raw), and what takes that away: two bf16.
+  static constexpr bool kRaw =
+      kCode == Code::k2 || kCode == Code::k3 || kCode == Code::k4 || kCode == Code::k5 || kCode == Code::k6;
+  static constexpr std::uint32_t kMinusZero = 0xc300c300u + kOffset * 0x00010001u;
   static constexpr int kMainWords = kCode == Code::k2 || kCode == Code::k3     ? 2
                                     : kCode == Code::k8 || kCode == Code::kFp8 ? 8
                                                                                : 4;
@@ -170,6 +174,11 @@ struct Codes {
   __device__ __forceinline__ std::uint32_t pair() const;
   template <int kStep>
   __device__ __forceinline__ void unpack(std::uint32_t (&out)[4]) const;
+  // kRaw: 128 + code; else as unpack().
+  template <int kStep, int kPair>
+  __device__ __forceinline__ std::uint32_t raw_pair() const;
+  template <int kStep>
+  __device__ __forceinline__ void unpack_raw(std::uint32_t (&out)[4]) const;
 };
 
 // A byte to a bf16 whose high byte it is in `v` (two of them): the sign and seven bits of e4m3, times 2^-120.
@@ -192,18 +201,24 @@ __device__ __forceinline__ std::uint32_t Codes<F>::pair() const {
   } else if constexpr (F::kCode == Code::kFp8) {
     return bf16_of_fp8(__byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x1404 : 0x3424));
   } else {
-    constexpr int kTwo = kStep % 2 * 8 + kPair * 2, kOne = kStep * 4 + kPair;  // bits of planes of 2, of 1
-    std::uint32_t v;
-    if constexpr (F::kMainWords == 2) {
-      v = move_bits<kTwo, 0>(main[kStep / 2], 0x00030003u, kBf16_128);
-      if constexpr (F::kCode == Code::k3) v = move_bits<kOne, 2>(high[0], 0x00040004u, v);
-    } else {
-      v = move_bits<4 * kPair, 0>(main[kStep], 0x000f000fu, kBf16_128);
-      if constexpr (F::kCode == Code::k5) v = move_bits<kOne, 4>(high[0], 0x00100010u, v);
-      if constexpr (F::kCode == Code::k6) v = move_bits<kTwo, 4>(high[kStep / 2], 0x00300030u, v);
-    }
-    return subtract_bf16(v, kZero);
+    return subtract_bf16(raw_pair<kStep, kPair>(), kZero);
   }
+}
+
+template <typename F>
+template <int kStep, int kPair>
+__device__ __forceinline__ std::uint32_t Codes<F>::raw_pair() const {
+  constexpr int kTwo = kStep % 2 * 8 + kPair * 2, kOne = kStep * 4 + kPair;  // bits of planes of 2, of 1
+  std::uint32_t v;
+  if constexpr (F::kMainWords == 2) {
+    v = move_bits<kTwo, 0>(main[kStep / 2], 0x00030003u, kBf16_128);
+    if constexpr (F::kCode == Code::k3) v = move_bits<kOne, 2>(high[0], 0x00040004u, v);
+  } else {
+    v = move_bits<4 * kPair, 0>(main[kStep], 0x000f000fu, kBf16_128);
+    if constexpr (F::kCode == Code::k5) v = move_bits<kOne, 4>(high[0], 0x00100010u, v);
+    if constexpr (F::kCode == Code::k6) v = move_bits<kTwo, 4>(high[kStep / 2], 0x00300030u, v);
+  }
+  return v;
 }
 
 // The 16 values of a code book as bf16: low bytes, high bytes.
@@ -250,8 +265,24 @@ __device__ __forceinline__ void Codes<F>::unpack(std::uint32_t (&out)[4]) const 
   }
 }
 
+template <typename F>
+template <int kStep>
+__device__ __forceinline__ void Codes<F>::unpack_raw(std::uint32_t (&out)[4]) const {
+  if constexpr (F::kRaw) {
+    out[0] = raw_pair<kStep, 0>(), out[1] = raw_pair<kStep, 1>();
+    out[2] = raw_pair<kStep, 2>(), out[3] = raw_pair<kStep, 3>();
+  } else {
+    unpack<kStep>(out);
+  }
+}
+
 // ---- scales
 
+// d times a byte of a word. Exact, as is d times 2^23, for a d of eleven bits: one instruction less than d * (byte - 0).
+template <int kByte>
+__device__ __forceinline__ float times_byte(float d, std::uint32_t word) {
+  return __fmaf_rn(__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | kByte)), d, d * -8388608.0f);
+}
 // A byte of a word as a float.
 template <int kByte>
 __device__ __forceinline__ float float_of_byte(std::uint32_t word) {
@@ -330,7 +361,7 @@ struct Scales {
     } else if constexpr (F::kScale == Scale::kSuper32) {
       return d * float_of_signed<kStep>(words[0]);
     } else if constexpr (F::kScale == Scale::kSuperMin32) {
-      return d * float_of_byte<kStep>(words[0]);
+      return times_byte<kStep>(d, words[0]);
     } else if constexpr (F::kScale == Scale::kSuper16) {
       return d * float_of_signed<kStep % 2 * 2 + kHalf>(words[kStep / 2]);
     } else {
@@ -346,9 +377,26 @@ struct Scales {
     } else if constexpr (F::kScale == Scale::kZero) {
       return -(scale<kStep>() * float_of_byte<0>(words[kStep]));
     } else if constexpr (F::kScale == Scale::kSuperMin32) {
-      return -(dmin * float_of_byte<kStep>(words[1]));
+      return -times_byte<kStep>(dmin, words[1]);
     } else {
       return -(dmin * float_of_nibble(words[kStep / 2], (kStep % 2 * 2 + kHalf) * 8 + 4));
+    }
+  }
+  // The same for -128 times the sum.
+  template <int kStep, int kHalf = 0>
+  __device__ __forceinline__ float raw_minimum() const {
+    return minimum<kStep, kHalf>() * (-1.0f / 128);
+  }
+
+  // Makes steps 2 u and 2 u + 1 steps 0 and 1.
+  __device__ __forceinline__ void take_steps(int u) {
+    if constexpr (F::kScale == Scale::kExponent || F::kScale == Scale::kSuper32 || F::kScale == Scale::kSuperMin32) {
+      words[0] >>= 16 * u;
+      if constexpr (F::kMinimum) words[1] >>= 16 * u;
+    } else if constexpr (F::kScaleWords == 4) {
+      words[0] = u == 0 ? words[0] : words[2], words[1] = u == 0 ? words[1] : words[3];
+    } else {
+      words[0] = u == 0 ? words[0] : words[1];
     }
   }
 

@@ -1,0 +1,84 @@
+#include "apps/bench/plan/fit.h"
+
+#include <algorithm>
+
+#include "apps/bench/step_cost.h"
+#include "src/recipes/recipe.h"
+
+namespace mneme {
+namespace {
+
+// The CUDA context, cuBLASLt's workspace, graphs: what a card does not give to weights and caches.
+constexpr double kReserved = 2.5e9;
+// Cache slots of a selection, beside those that it selects: what was selected before and may be again.
+constexpr double kSpareSlots = 1.5;
+// One send and receive of hidden rows between hosts: latency of Ethernet with RDMA, and its rate.
+constexpr double kSendSeconds = 20e-6, kSendRate = 12e9;
+
+std::int64_t share_of(std::int64_t all, std::int64_t parts) {
+  return (all + parts - 1) / parts;
+}
+
+}  // namespace
+
+Footprint footprint(const FitSetup& f) {
+  const StepSetup& s = f.step;
+  const double gpus = static_cast<double>(s.ranks) * f.stages;
+  const auto sequences = static_cast<double>(s.sequences), tokens = static_cast<double>(s.context) * sequences;
+  const double token = 4.0 * static_cast<double>(s.config.head_dim * s.config.n_kv_heads);
+  const auto layers = static_cast<double>(s.config.n_layers);
+  const bool selects = s.plan && s.plan->selects();
+  const double kept = s.plan && s.plan->drops() ? static_cast<double>(s.plan->recipe.budget) * sequences : tokens;
+  const double selecting = selects ? static_cast<double>(s.plan->compressed_layers()) : 0;
+
+  Footprint out;
+  out.weights = f.weight_bytes / gpus;
+  const double all_kv = std::min(kept, tokens) * token * layers;
+  if (selects)
+    out.index = tokens * static_cast<double>(s.config.n_kv_heads) * s.plan->index_bytes_per_token() * selecting;
+  if (s.store == KvStore::kDevice) {
+    out.kv = all_kv / gpus;
+  } else {
+    out.host_kv = all_kv / f.stages;
+    // Dense layers lie on the device.
+    out.kv = (selects ? layers - selecting : 0) * tokens * token / gpus;
+    const double held = selects ? static_cast<double>(std::min<std::int64_t>(s.plan->recipe.budget, s.context)) : 0;
+    out.slots = held * kSpareSlots * token * selecting * sequences / gpus;
+  }
+  out.index /= gpus;
+  const std::int64_t rows = std::max<std::int64_t>(f.chunk_tokens, s.sequences);
+  out.activations = kReserved + static_cast<double>(activation_estimate(s.config, rows, s.sequences)) / s.ranks;
+  return out;
+}
+
+bool fits(const FitSetup& f, const Card& card) {
+  const Footprint out = footprint(f);
+  return out.device() <= card.memory_bytes && (f.host_memory_bytes == 0 || out.host_kv <= f.host_memory_bytes);
+}
+
+std::int64_t most_sequences(FitSetup f, const Card& card) {
+  constexpr std::int64_t kMost = 1 << 16;
+  std::int64_t low = 0, high = kMost;  // low fits, or is 0
+  while (low < high) {
+    f.step.sequences = (low + high + 1) / 2;
+    fits(f, card) ? low = f.step.sequences : high = f.step.sequences - 1;
+  }
+  return low;
+}
+
+Throughput throughput(const FitSetup& f, const Card& card) {
+  StepSetup stage = f.step;
+  stage.layers = share_of(f.step.config.n_layers, f.stages);
+  stage.sequences = share_of(f.step.sequences, f.stages);
+  Throughput out{.step = step_parts(stage, card)};
+  const double rows = 2.0 * static_cast<double>(f.step.config.hidden * stage.sequences);
+  const double send = f.stages == 1 ? 0 : kSendSeconds + rows / kSendRate;
+  out.token_seconds = (out.step.total() + send) * f.stages;
+  // One sequence is in one stage at a time; several keep as many stages busy.
+  const auto busy = static_cast<double>(std::min<std::int64_t>(f.stages, f.step.sequences));
+  const double in_flight = std::min(static_cast<double>(stage.sequences) * busy, static_cast<double>(f.step.sequences));
+  out.tokens_per_second = in_flight / out.token_seconds;
+  return out;
+}
+
+}  // namespace mneme

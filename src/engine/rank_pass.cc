@@ -1,0 +1,34 @@
+#include "src/engine/rank_pass.h"
+
+#include <utility>
+#include <variant>
+
+#include "src/base/error.h"
+
+namespace mneme {
+
+RankPass::RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, int audit_every)
+    : model_(std::move(part)), forward_(*model_, context, ranks) {
+  forward_.set_audit(audit_every);
+}
+
+const char* rank_refusal(const Plan& plan) {
+  const Recipe& r = plan.recipe;
+  if (plan.layer_selection) return "selects for all heads of a layer at once";
+  if (plan.reuse == Reuse::kKept) return "has one gate for all heads of a layer (schedule=boundary)";
+  if (r.norm) return "counts its budget over all heads of a layer (budget=norm)";
+  if (r.prefill_end && std::holds_alternative<HeadShare>(r.prefill_end->share))
+    return "shares its budget out over the heads of a layer";
+  if (r.prefill_end && r.prefill_end->scope != DropScope::kKvHead) return "drops for all heads of a layer at once";
+  if (r.full_heads) return "names heads of the whole model (full_heads)";
+  return nullptr;
+}
+
+void RankPass::expect_method(const Plan& plan) const {
+  const char* const why = rank_refusal(plan);
+  if (why != nullptr)
+    fail(ErrorKind::kUnsupported, "{} {}, which ranks do not do yet: use one rank, or a method that decides by head",
+         plan.recipe.name, why);
+}
+
+}  // namespace mneme

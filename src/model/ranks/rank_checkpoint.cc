@@ -1,0 +1,110 @@
+#include "src/model/ranks/rank_checkpoint.h"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/parallel/collective.h"
+#include "src/tensor/buffer.h"
+#include "src/tensor/dtype.h"
+
+namespace mneme {
+namespace {
+
+enum class Cut { kNone, kHeads, kKvHeads, kFfn };
+struct CutTensor {
+  std::string_view name;  // behind "blk.N."
+  Cut cut;
+  bool columns = false;
+};
+constexpr CutTensor kCut[] = {
+    {"attn_q.weight", Cut::kHeads},
+    {"attn_k.weight", Cut::kKvHeads},
+    {"attn_v.weight", Cut::kKvHeads},
+    {"attn_q.bias", Cut::kHeads},
+    {"attn_k.bias", Cut::kKvHeads},
+    {"attn_v.bias", Cut::kKvHeads},
+    {"attn_output.weight", Cut::kHeads, true},
+    {"ffn_gate.weight", Cut::kFfn},
+    {"ffn_up.weight", Cut::kFfn},
+    {"ffn_down.weight", Cut::kFfn, true},
+};
+
+const CutTensor* cut_of(std::string_view name) {
+  if (!name.starts_with("blk.")) return nullptr;
+  const std::string_view part = name.substr(std::min(name.find('.', 4), name.size() - 1) + 1);
+  for (const CutTensor& c : kCut)
+    if (c.name == part) return &c;
+  return nullptr;
+}
+
+class RankCheckpoint final : public Checkpoint {
+ public:
+  RankCheckpoint(std::unique_ptr<Checkpoint> whole, int rank, int size)
+      : whole_(std::move(whole)), rank_(rank), size_(size), config_(whole_->config()) {
+    const auto expect = [size](std::int64_t n, std::string_view what) {
+      if (n % size != 0)
+        fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} {} cannot be shared out: expected a divisor", size, n,
+             what);
+    };
+    if (config_.experts.n > 0)
+      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
+    if (config_.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
+    expect(config_.n_kv_heads, "KV heads");
+    expect(config_.n_heads, "heads");
+    expect(config_.ffn, "columns of the feed-forward layer");
+    for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
+    config_.n_heads /= size;
+    config_.n_kv_heads /= size;
+    config_.ffn /= size;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return whole_->tokenizer(); }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return whole_->metadata(); }
+  std::string_view format() const override { return whole_->format(); }
+
+ private:
+  CheckpointTensor cut(const CheckpointTensor& t) {
+    const CutTensor* const how = cut_of(t.name);
+    if (how == nullptr) return t;
+    if (how->columns) return {.name = t.name, .view = columns_of(t)};
+    const RankRange rows = rank_range(t.view.dim(0), rank_, size_);
+    if (t.view.rank() > 1) return {.name = t.name, .view = t.view.rows(rows.first, rows.end), .columns = t.columns};
+    const ConstTensorView& v = t.view;
+    return {.name = t.name,
+            .view = ConstTensorView(v.data() + row_bytes(v.dtype(), rows.first), v.dtype(), {rows.size()})};
+  }
+
+  ConstTensorView columns_of(const CheckpointTensor& t) {
+    const ConstTensorView& v = t.view;
+    if (!t.columns.empty())
+      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: {} has reordered columns", size_, t.name);
+    const std::int64_t block = dtype_info(v.dtype()).block;
+    if (v.dim(1) % (block * size_) != 0)
+      fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} columns of {} in blocks of {} cannot be shared out",
+           size_, v.dim(1), t.name, block);
+    const RankRange columns = rank_range(v.dim(1), rank_, size_);
+    const std::size_t bytes = row_bytes(v.dtype(), columns.size()), skip = row_bytes(v.dtype(), columns.first);
+    Buffer& copy = copies_.emplace_back();
+    copy.reserve(bytes * v.dim(0));
+    for (std::int64_t r = 0; r < v.dim(0); ++r) std::memcpy(copy.data() + bytes * r, v.row(r) + skip, bytes);
+    return ConstTensorView(copy.data(), v.dtype(), {v.dim(0), columns.size()});
+  }
+
+  std::unique_ptr<Checkpoint> whole_;
+  int rank_, size_;
+  ModelConfig config_;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<Buffer> copies_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size) {
+  return std::make_unique<RankCheckpoint>(std::move(whole), rank, size);
+}
+
+}  // namespace mneme

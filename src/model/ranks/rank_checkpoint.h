@@ -1,0 +1,19 @@
+// A rank's share of a checkpoint: what Model::load reads of it is a model with fewer heads and a narrower feed-forward
+// layer.
+//
+//   q, k, v, gate, up   rows: whole KV heads with their query heads     views of the file
+//   o, down             columns, whole blocks of quantised types        copied
+//   all else            as it is (biases of o: rank 0 adds them)
+#pragma once
+
+#include <memory>
+
+#include "src/formats/checkpoint.h"
+
+namespace mneme {
+
+// Errors  kOption: KV heads, feed-forward width or blocks of quantised weights that `size` does not divide.
+//         kUnsupported: mixtures of experts; matrices with reordered columns.
+std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size);
+
+}  // namespace mneme

@@ -1,0 +1,181 @@
+// Two and four ranks beside one: the same logits but for the order of sums, under every kind of method; in threads and
+// in processes.
+#include "src/model/ranks/rank_forward.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "src/model/ranks/rank_checkpoint.h"
+#include "src/recipes/compile.h"
+#include "tests/error_message.h"
+#include "tests/model/method_shape.h"
+#include "tests/model/test_models.h"
+#include "tests/parallel/ranks.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+using parallel_test::in_processes;
+using parallel_test::in_threads;
+using testing::Each;
+using testing::HasSubstr;
+
+ModelConfig config_of(Architecture architecture) {
+  ModelConfig c = small_config(architecture);
+  c.n_kv_heads = 4;
+  c.vocab = 51;  // no rank count divides it
+  return c;
+}
+
+std::unique_ptr<Checkpoint> checkpoint_of(Architecture architecture) {
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(config_of(architecture), DType::kF32);
+  checkpoint->fill(17);
+  return checkpoint;
+}
+
+// Logits of a prompt in chunks of 40 tokens, then of tokens one by one under `method` ("": full attention).
+template <typename F>
+std::vector<float> logits_of(const Model& model, F& forward, const std::string& method) {
+  constexpr std::size_t kPrompt = 200, kDecode = 12, kChunk = 40;
+  PagePool pool(model.kv_shape(DType::kBF16), 16 * model.kv_shape(DType::kBF16).blocks_per_page());
+  SequenceCache cache(pool);
+  std::unique_ptr<MethodState> state;
+  if (!method.empty())
+    state = std::make_unique<MethodState>(compile(parse_recipe(method), method_shape(model.config())));
+  const std::vector<std::int32_t> tokens = random_tokens(kPrompt + kDecode, model.config().vocab, 5);
+  std::vector<float> out;
+  for (std::size_t at = 0; at < tokens.size();) {
+    const bool decodes = at >= kPrompt;
+    const std::size_t n = decodes ? 1 : std::min(kChunk, kPrompt - at);
+    cache.extend(static_cast<std::int32_t>(n));
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(n),
+                            .want_logits = true,
+                            .method = state.get(),
+                            .phase = decodes ? RowPhase::kDecode : RowPhase::kPrefill,
+                            .prefill_left = static_cast<std::int32_t>(decodes ? 0 : kPrompt - at - n)};
+    const ConstTensorView y =
+        forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)});
+    if (state) state->commit(cache);
+    out.insert(out.end(), y.row_as<float>(0), y.row_as<float>(0) + model.config().vocab);
+    at += n;
+  }
+  return out;
+}
+
+std::vector<float> one_rank(Architecture architecture, const std::string& method) {
+  ThreadPool threads(1);
+  const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+  const auto model = Model::load(checkpoint_of(architecture), {}, context);
+  Forward forward(*model, context);
+  return logits_of(*model, forward, method);
+}
+
+std::vector<float> of_rank(Collective& ranks, Architecture architecture, const std::string& method) {
+  ThreadPool threads(1);
+  const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+  const auto model = Model::load(rank_checkpoint(checkpoint_of(architecture), ranks.rank(), ranks.size()), {}, context);
+  RankForward forward(*model, context, ranks);
+  return logits_of(*model, forward, method);
+}
+
+// Sums in f32 in another order, over 2 layers, of logits up to some tens. A bf16 key that rounds the other way moves
+// attention by 2^-9 of itself.
+bool near(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return false;
+  float largest = 0, difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!(std::abs(a[i] - b[i]) <= 1e30f)) return false;
+    largest = std::max(largest, std::abs(a[i]));
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+  }
+  return difference <= 4e-3f * largest;
+}
+
+const char* const kMethods[] = {"",
+                                "window:budget=128,sink=32,recent=32",
+                                "quest:budget=128,sink=32,recent=32",
+                                "freekv:budget=128,sink=32,recent=32",
+                                "fier:budget=128,sink=32,recent=32",
+                                "snapkv:budget=96",
+                                "h2o:budget=96,recent=48"};
+
+TEST(RankForward, LogitsOfSeveralRanksAreThoseOfOne) {
+  for (const char* method : kMethods) {
+    const std::vector<float> expected = one_rank(Architecture::kLlama, method);
+    for (const int size : {1, 2, 4})
+      EXPECT_THAT(in_threads(size,
+                             [&](Collective& ranks) {
+                               EXPECT_TRUE(near(of_rank(ranks, Architecture::kLlama, method), expected))
+                                   << method << " rank " << ranks.rank() << " of " << ranks.size();
+                             }),
+                  Each(""));
+  }
+}
+
+TEST(RankForward, EveryDenseArchitecture) {
+  for (const Architecture a :
+       {Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3, Architecture::kMistral3}) {
+    const std::vector<float> expected = one_rank(a, "");
+    EXPECT_THAT(in_threads(2, [&](Collective& ranks) { EXPECT_TRUE(near(of_rank(ranks, a, ""), expected)); }), Each(""))
+        << architecture_name(a);
+  }
+}
+
+TEST(RankForward, TheSameBitsOnEveryRank) {
+  std::vector<std::vector<float>> all(4);
+  const auto errors = in_threads(4, [&](Collective& ranks) {
+    all[ranks.rank()] = of_rank(ranks, Architecture::kLlama, "freekv:budget=128,sink=32,recent=32");
+  });
+  EXPECT_THAT(errors, Each(""));
+  ASSERT_FALSE(all[0].empty());
+  for (int r = 1; r < 4; ++r) EXPECT_EQ(all[r], all[0]);
+}
+
+TEST(RankForward, ProcessesAsThreads) {
+  const std::vector<float> expected = one_rank(Architecture::kQwen2, "quest:budget=128,sink=32,recent=32");
+  EXPECT_THAT(in_processes(2,
+                           [&](Collective& ranks) {
+                             return near(of_rank(ranks, Architecture::kQwen2, "quest:budget=128,sink=32,recent=32"),
+                                         expected);
+                           }),
+              Each(0));
+}
+
+TEST(RankForward, RanksWithOtherStepsFindOut) {
+  const std::vector<std::string> errors = in_threads(2, [](Collective& ranks) {
+    ThreadPool threads(1);
+    const CpuContext context{.pool = &threads};
+    const auto model = Model::load(rank_checkpoint(checkpoint_of(Architecture::kLlama), ranks.rank(), 2), {}, context);
+    RankForward forward(*model, context, ranks);
+    PagePool pool(model->kv_shape(DType::kBF16), model->kv_shape(DType::kBF16).blocks_per_page());
+    SequenceCache cache(pool);
+    cache.extend(1);
+    const std::int32_t token = ranks.rank() + 3;
+    const SequenceRows rows{.cache = &cache, .n_rows = 1, .want_logits = true};
+    forward.run({.tokens = std::span(&token, 1), .sequences = std::span(&rows, 1)});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("ranks 0 and 1 have not the same step")));
+}
+
+TEST(RankCheckpoint, ErrorsNameWhatCannotBeSharedOut) {
+  const auto message = [](ErrorKind kind, ModelConfig c, int size) {
+    return error_message(kind, [&] { rank_checkpoint(std::make_unique<MemoryCheckpoint>(c, DType::kF32), 0, size); });
+  };
+  EXPECT_THAT(message(ErrorKind::kOption, config_of(Architecture::kLlama), 3),
+              HasSubstr("--tensor-parallel-size 3: 4 KV heads cannot be shared out"));
+  ModelConfig narrow = config_of(Architecture::kLlama);
+  narrow.ffn = 98;
+  EXPECT_THAT(message(ErrorKind::kOption, narrow, 4), HasSubstr("98 columns of the feed-forward layer"));
+  EXPECT_THAT(message(ErrorKind::kUnsupported, small_config(Architecture::kQwen3Moe), 2), HasSubstr("mixtures"));
+  auto quantised = std::make_unique<MemoryCheckpoint>(config_of(Architecture::kLlama), DType::kF32);
+  quantised->quantise("ffn_down.weight", DType::kQ8_0);  // 96 columns: 3 blocks
+  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { rank_checkpoint(std::move(quantised), 0, 2); }),
+              HasSubstr("in blocks of 32 cannot be shared out"));
+}
+
+}  // namespace
+}  // namespace mneme
