@@ -47,7 +47,8 @@ TEST(GpuLayers, AreAutoOrANumber) {
   EXPECT_EQ(parse_gpu_layers("0"), 0);
   EXPECT_EQ(parse_gpu_layers("48"), 48);
   for (const char* text : {"", "all", "-1", "1.5", "4 ", "99999999999"})
-    EXPECT_THAT(refusal([&] { parse_gpu_layers(text); }), ::testing::HasSubstr("gpu_layers: expected auto or a number"));
+    EXPECT_THAT(refusal([&] { parse_gpu_layers(text); }),
+                ::testing::HasSubstr("gpu_layers: expected auto or a number"));
 }
 
 TEST(DenseLayers, AreNoneOrAList) {

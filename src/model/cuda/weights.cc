@@ -260,24 +260,23 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
     } else {
       qkv.parts = {matrix(mix.most, q + kv, c.hidden), matrix(type, kv, c.hidden)};
     }
-    out.layers_.push_back(
-        {.qkv = qkv,
-         .o = matrix(mix.most, c.hidden, q),
-         .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
-         .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
-         .attn_norm = maker.ones(c.hidden, 1),
-         .ffn_norm = maker.ones(c.hidden, 1),
-         .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-         .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-         .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
-         .expert_gate_up = expert_matrix(mix.most, 2 * experts.ffn, c.hidden),
-         .expert_down = expert_matrix(type, c.hidden, experts.ffn),
-         .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
-         .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
-         .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
-         .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
-         .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
-         .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
+    out.layers_.push_back({.qkv = qkv,
+                           .o = matrix(mix.most, c.hidden, q),
+                           .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
+                           .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
+                           .attn_norm = maker.ones(c.hidden, 1),
+                           .ffn_norm = maker.ones(c.hidden, 1),
+                           .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+                           .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+                           .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
+                           .expert_gate_up = expert_matrix(mix.most, 2 * experts.ffn, c.hidden),
+                           .expert_down = expert_matrix(type, c.hidden, experts.ffn),
+                           .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
+                           .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
+                           .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
+                           .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
+                           .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
+                           .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   }
   maker.to_host = false;
   out.tied_ = c.tied_embeddings;

@@ -5,8 +5,8 @@
 
 #include "src/cuda/common.cuh"
 #include "src/ops/experts/grouped_gemm_cuda.h"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_format.cuh"
-#include "src/ops/norm_rope/silu.cuh"
 
 namespace mneme {
 namespace {

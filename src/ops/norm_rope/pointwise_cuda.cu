@@ -1,7 +1,7 @@
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
-#include "src/ops/norm_rope/silu.cuh"
 
 namespace mneme {
 namespace {

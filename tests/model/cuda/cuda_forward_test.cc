@@ -99,16 +99,17 @@ TEST_F(CudaForwardTest, WeightsInHostMemoryGiveTheSameLogits) {
       OnDevice device(*model);
       const std::vector<std::int32_t> tokens = random_tokens(300, model->config().vocab, 6);
       const std::span<const std::int32_t> all(tokens);
-      for (const WeightPlacement& placement : {WeightPlacement{.layers = 1, .expert_layers = 1},
-                                               WeightPlacement{.layers = config.n_layers, .expert_layers = 0},
-                                               WeightPlacement{}}) {
+      for (const WeightPlacement& placement :
+           {WeightPlacement{.layers = 1, .expert_layers = 1},
+            WeightPlacement{.layers = config.n_layers, .expert_layers = 0}, WeightPlacement{}}) {
         OnDevice split(*model, placement);
         if (placement.layers == 0) {
           EXPECT_GT(split.forward.weights().host_bytes(), 0u);
           EXPECT_EQ(split.forward.weights().step_bytes(), device.forward.weights().step_bytes());
         }
         SequenceCache a(*device.pool), b(*split.pool);
-        for (const auto& [begin, end] : {std::pair{0, 200}, {200, 201}, {201, 202}, {202, 203}, {203, 230}, {230, 300}}) {
+        for (const auto& [begin, end] :
+             {std::pair{0, 200}, {200, 201}, {201, 202}, {202, 203}, {203, 230}, {230, 300}}) {
           const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
           ASSERT_EQ(device.step(a, piece), split.step(b, piece)) << begin << " to " << end;
         }

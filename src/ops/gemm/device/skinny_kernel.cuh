@@ -15,9 +15,9 @@
 #include "src/cuda/common.cuh"
 #include "src/cuda/copy_ring.cuh"
 #include "src/cuda/tensor_map.cuh"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/weight_format.cuh"
-#include "src/ops/norm_rope/silu.cuh"
 
 namespace mneme::cuda {
 
@@ -116,8 +116,8 @@ __device__ __forceinline__ int row_of(const SkinnyProblem& p, int tile, int row_
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_weights(std::uint32_t to, const std::byte* from, int bytes, std::uint32_t full) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
       "l"(from), "r"(bytes), "r"(full), "l"(read_once())
       : "memory");
 }
@@ -327,8 +327,7 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
                                           const Value& value) {
   const int tile = unit / p.splits;
   float* mine = p.partial + std::int64_t{unit} * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads)
-    __stcg(mine + i, value(i / S::kRows, i % S::kRows));
+  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads) __stcg(mine + i, value(i / S::kRows, i % S::kRows));
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();

@@ -4,8 +4,8 @@
 // from shared memory, without addresses of their own and without registers to be ahead with. Two more things save
 // instructions, of which a step of one row with weights of four bits has too many otherwise:
 //
-//   * Codes are multiplied with 128 and their offset still on them. What that adds is -(128 + offset) times the group's
-//     sum of x, computed by the tensor cores from a constant matrix: a group's sums begin with it. Minima multiply it too.
+//   * Codes are multiplied with 128 and their offset still on them. A group's sums begin with -(128 + offset) times its
+//     sum of x, which tensor cores compute from a constant matrix. Minima multiply that sum too.
 //   * With one row of x, column i of a product's eight is group i of eight: x is zero elsewhere. Scales are applied to
 //     eight groups at once, in place of to each.
 //
@@ -73,8 +73,8 @@ template <typename S>
 __device__ __forceinline__ void request_x(const CUtensorMap& map, int piece, const TmaRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-          ring.data + slot * S::kStageBytes),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(ring.data + slot * S::kStageBytes),
       "l"(&map), "r"(0), "r"(0), "r"(piece * S::kStageSteps), "r"(ring.full + slot * 8)
       : "memory");
 }
@@ -221,8 +221,8 @@ struct ManyRows {
   }
 };
 
-// One row of x: a warp's slabs are eight groups (or four). Lane 4 g + t has the sums of rows g and g + 8 and of groups 2 t
-// and 2 t + 1.
+// One row of x: a warp's slabs are eight groups (or four). Lane 4 g + t has the sums of rows g and g + 8, groups 2 t and
+// 2 t + 1.
 template <typename F, typename S>
 struct OneRow {
   static constexpr int kGroups = 4 * S::kWarpSlabs;

@@ -46,8 +46,8 @@ struct WeightFormat {
                                    kScale == Scale::kSuperMin32 || kScale == Scale::kSuperMin16;
   static constexpr int kSlabs = kScale >= Scale::kSuper32 ? 2 : 1;  // per chunk
   // Codes that are unpacked with 128 and their offset on them (unpack_raw), and what takes that away: two bf16.
-  static constexpr bool kRaw = kCode == Code::k2 || kCode == Code::k3 || kCode == Code::k4 || kCode == Code::k5 ||
-                               kCode == Code::k6;
+  static constexpr bool kRaw =
+      kCode == Code::k2 || kCode == Code::k3 || kCode == Code::k4 || kCode == Code::k5 || kCode == Code::k6;
   static constexpr std::uint32_t kMinusZero = 0xc300c300u + kOffset * 0x00010001u;
   static constexpr int kMainWords = kCode == Code::k2 || kCode == Code::k3     ? 2
                                     : kCode == Code::k8 || kCode == Code::kFp8 ? 8
