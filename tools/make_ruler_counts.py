@@ -103,8 +103,8 @@ def described(task, sample):
     if task == "cwe":
         first, second = text.split("\nBelow", 1)
         for name, part in (("example_", first), ("", second)):
-            words = re.findall(r"\d+\. (\S+)", part[:part.rindex("\nQuestion:")])
-            counts = sorted(words.count(w) for w in set(words))
+            entries = re.findall(r"\d+\. (\S+)", part[:part.rindex("\nQuestion:")])
+            counts = sorted(entries.count(w) for w in set(entries))
             out[name + "entries"], out[name + "least"], out[name + "most"] = len(words), counts[0], counts[-1]
         out["frame"] = masked(re.sub(r"\d+\. \S+", "W", first[first.rindex("Question:"):]) + "|"
                               + second[second.rindex("\n"):] + "|" + prefix)
@@ -131,8 +131,8 @@ def prepared(checkout, folder):
         path = scripts / "data" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    for name, words in (("nounlist", range(400)), ("adjectivelist", range(400, 440)), ("verblist", range(1000, 9000))):
-        (scripts / "data" / "wonderwords" / f"{name}.txt").write_text(json.dumps([word(i) for i in words]))
+    for name, numbers in (("nounlist", range(400)), ("adjectivelist", range(400, 440)), ("verblist", range(1000, 9000))):
+        (scripts / "data" / "wonderwords" / f"{name}.txt").write_text(json.dumps([word(i) for i in numbers]))
     sources = scripts / "data" / "synthetic" / "json"
     words = {str(i): "x" + word(i) for i in range(20000)}
     for name, data in (("PaulGrahamEssays", {"text": essay()}), ("squad", squad()), ("hotpotqa", hotpotqa()),

@@ -24,7 +24,7 @@ void SlotHitsObserver::see(std::int32_t layer, const DecodeRow& row, const Atten
     const std::vector<std::int32_t>& units = attended[s];
     if (units.empty()) continue;
     Head& head = heads_[{row.cache, (std::int64_t{layer} << 32) | s}];
-    if (head.length + 1 == length)
+    if (head.length > 0 && head.length + 1 == length)
       count(head, units);
     else
       head.last_used.clear();

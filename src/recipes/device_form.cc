@@ -57,12 +57,6 @@ bool summarises(const Plan& plan) {
          std::holds_alternative<Moments>(index);
 }
 
-// Up to four query heads a KV head, the columns of one mma in two halves.
-bool covers_centroids(const Plan& plan) {
-  const auto* set = std::get_if<CentroidSet>(&stage_of(plan).index);
-  return of_pages(plan) && set != nullptr && set->k == 8 && plan.shape.group() <= 4;
-}
-
 // Whether the best units of a KV head in a step are all there is to its selection.
 bool takes_the_best(const Plan& plan) {
   return stage_of(plan).select == SelectScope::kKvHead && stage_of(plan).hold == 0;
@@ -75,7 +69,6 @@ bool weighs_attention(const Plan& plan) {
 
 constexpr FusedSelection kFusedSelections[] = {
     {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
-    {"pages of 32 by eight centroids; up to four query heads a KV head", "centroid_select_cuda.cu", &covers_centroids},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
     {"tokens by sketches; every step, up to eight query heads a KV head", "sketch_scan_cuda.cu", &covers_sketches},
     {"clusters and segments by their centroids", "list_select_cuda.cu",
@@ -133,7 +126,6 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
   if (unfused || !has_fused_head_dim(plan)) return DeviceForm::kUnfused;
-  if (stage_of(plan).select == SelectScope::kKvHead && covers_centroids(plan)) return DeviceForm::kFused;
   if (!takes_the_best(plan) || weighs_attention(plan) || !pools_scores(plan) ||
       stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;

@@ -47,7 +47,7 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"fier:hold=64", 128, DeviceForm::kUnfused},
                                                {"fier:cutoff=top_p:0.85", 128, DeviceForm::kFused},
                                                {"louiskv:unit=page:32,index=box,sink=32", 128, DeviceForm::kFused},
-                                               {"mneme", 128, DeviceForm::kFused},
+                                               {"mneme", 128, DeviceForm::kUnfused},
                                                {"mneme:index=centroids:4", 128, DeviceForm::kUnfused},
                                                {"mneme:index=sketch:12", 128, DeviceForm::kUnfused},
                                                {"fier:index=sketch:12", 128, DeviceForm::kFused},
@@ -111,7 +111,7 @@ TEST(DeviceForm, TheHostAttendsWhatNoKernelDoes) {
                                       {"actqkv:question_in=all", "question_in=all"},
                                       {"actqkv:unit=page:64", "unit=page:32"},
                                       {"actqkv:positions=absolute", "positions=one_angle"},
-                                      {"actqkv:sink=8", "multiples of 32"},
+                                      {"actqkv:recent=100", "multiples of 32"},
                                       {"actqkv:match=mean,top=4", "match=best,top=32"}}) {
     const auto plan = plan_of(recipe);
     const char* reason = host_reason(*plan);

@@ -154,5 +154,37 @@ def plan_cost():
                    lambda r: 1e3 * r["gpus"] / r["tokens_per_second"], (1, 5, 20, 100, 200))
 
 
-FIGURES = {"decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy,
+BY_BYTES = [("mneme", "mneme", "blue"), ("fier", "FIER", "orange"), ("quest:unit=page:32", "Quest", "purple"),
+            ("freekv", "FreeKV", "grey")]
+
+
+def answers_by_bytes(length):
+    """Right answers about a register against what a step reads, of the shipped model."""
+    def draw():
+        case = next(c for c in records.load("m11-methods-needle")["cases"] if c["cells"][0]["length"] == length)
+        points, full = {}, None
+        for cell in case["cells"]:
+            if cell["column"] == "register":
+                method = cell["method"].rpartition(" b")[0]
+                points.setdefault(method, []).append((cell["kib_per_step"], cell["score_percent"]))
+                full = cell if cell["method"] == "full" else full
+        low = min(x for m, *_ in BY_BYTES for x, _ in points[m])
+        high = max(x for m, *_ in BY_BYTES for x, _ in points[m])
+        share = full["score_percent"]
+        series = [Series(f"full {share:.0f} %", [(low, share), (high, share)], "green", dash=True)]
+        for method, label, colour in BY_BYTES:
+            series.append(Series(f"{label} {points[method][-1][1]:.0f} %", points[method], colour, bold=method == "mneme"))
+        return svg(Chart(
+            title="Right answers, %", x_title=f"KiB that a step reads, of {full['kib_per_step']:,.0f} (log scale)",
+            description=f"Right answers of the shipped 27 M model about a register of {length:,} tokens against what a step "
+                        "reads of keys, values and index, by budgets of 256 to 4,096. "
+                        + "; ".join(f"{s.label} at {s.points[-1][0]:,.0f} KiB" for s in series) + ".",
+            x=Axis(low, high, [(n * KIB, f"{n}K") for n in (3, 5, 10, 20) if low <= n * KIB <= high], log=True),
+            y=Axis(0, 100, [(v, str(v)) for v in (0, 25, 50, 75, 100)]), series=series))
+    draw.__doc__ = answers_by_bytes.__doc__
+    return draw
+
+
+FIGURES = {**{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},
+           "decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy,
            "plan-throughput.svg": plan_throughput, "plan-cost.svg": plan_cost}

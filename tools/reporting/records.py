@@ -21,6 +21,15 @@ PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4
 SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
+FACTS = (f"{NEEDLE} --threads 1 --seed 7 --kv-sink 32 --kv-recent 128 --dense-layers none --device cuda --kv-store device "
+         "--suite facts --tasks register,number,where --contexts 20")
+EVERY = ("--methods full,oracle:unit=page:32,window,quest:unit=page:32,freekv,fier,louiskv,arkvale,mneme,"
+         "mneme:index=sketch:12/unit=token")
+TURNS = (f"{NEEDLE} --threads 1 --suite long --tasks lookups,chain --lengths 12288 --max-tokens 4096 --forced --along 1024 "
+         "--contexts 2 --dense-layers none --methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier,mneme")
+CHAT = f"{SMOLLM2} --kv-sink 32 --kv-recent 64 --dense-layers none --device cuda --kv-store device"
+SIX_OF_PAPERS = "--budgets 1024 --methods full,window,quest:unit=page:32,freekv,louiskv,fier,mneme"
+
 # What each record is and the commands that make it. `mneme` is replaced by the program that was built.
 RECORDS = {
     "m8-context-h200": (
@@ -109,6 +118,25 @@ RECORDS = {
          "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme,mneme:index=centroids:4,mneme:index=sketch:16",
          f"{SMOLLM2} --suite niah --lengths 2048 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
          "full,quest:unit=page:32,freekv,fier,mneme"]),
+    "m11-methods-needle": (
+        "Right answers of the shipped model by method and budget: a register, numbers, places; the question through "
+        "decode, 32 sinks, 128 recent tokens",
+        [f"{FACTS} --lengths 4096 --budgets 256,512,1024,2048 {EVERY}"]
+        + [f"{FACTS} --lengths {n} --budgets 256,512,1024,2048,4096 {EVERY}" for n in (12288, 31744)]),
+    "m11-smollm2-niah": (
+        "One fact in prose of 2,048, 4,096 and 7,168 tokens at 10 depths, alone and beside six like it, "
+        "SmolLM2-135M-Instruct at a budget of 512; the question through decode, 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite niah --tasks niah,look_alikes --lengths {n} --contexts 4 --budgets 512 --methods "
+         "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme" for n in (2048, 4096, 7168)]),
+    "m12-smollm2-8k": (
+        "SmolLM2-135M-Instruct at its longest context: RULER and pass keys in 8,192 tokens, full attention and six methods "
+        "at a budget of 1,024; 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite ruler --lengths 8192 --contexts 10 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite passkey --lengths 8192 --contexts 1 {SIX_OF_PAPERS}"]),
+    "m12-long-turns": (
+        "Conversations of 4,096 tokens over 12,288: values of a register, and names of a shuffled chain, a question a turn; "
+        "the reference is fed and a turn counts where every token of its answer was foreseen; shipped model on a CPU",
+        [f"{TURNS} --budgets {b}" for b in (512, 1024, 2048)]),
     "m12-papers-needle": (
         "One table a seed paper, in its layout, with the shipped model on facts in 4,096 tokens; the papers' methods at "
         "a budget of 512",

@@ -315,6 +315,78 @@ def long_along(page):
                  [along_row(*key, found) for key, found in points.items()])
 
 
+def with_difference(cell):
+    """Score and paired difference to full attention."""
+    d = cell["against_full"]
+    return f"{cell['score_percent']:.1f} ({d['points']:+.1f} ± {d['half_width_95']:.1f})"
+
+
+def answers_table(length):
+    """Every method on three tasks at a length, by budget, with what a step reads."""
+    def draw(page):
+        name = "m11-methods-needle"
+        case = next(c for c in records.load(name)["cases"] if c["cells"][0]["length"] == length)
+        methods, columns = suite_cells(case)
+        rows = [[f"`{method}`"] + [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c])
+                                   for c in columns]
+                + [f"{sum(cells[c]['kib_per_step'] for c in columns) / len(columns):,.0f}"]
+                for method, cells in methods.items()]
+        first = next(iter(methods.values()))
+        head = ["method"] + [f"{c}, {first[c]['questions']} answers" for c in columns] + ["KiB a step"]
+        note = (f"Right answers in percent (paired difference to full attention in points, 95 %), {length:,} tokens: "
+                f"{sources(page, [name])}. Where fewer than 200 are named, some methods have up to 10 less.")
+        return table(head, rows) + "\n\n" + wrapped(note)
+    return draw
+
+
+def long_turns_table(page):
+    """Conversations over a document, a turn a question."""
+    name, rows = "m12-long-turns", {}
+    for case in records.load(name)["cases"]:
+        methods, columns = suite_cells(case)
+        for method, cells in methods.items():
+            kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
+            scores = [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c]) for c in columns]
+            rows[method] = [f"`{method}`"] + scores + [f"{kib:,.0f}"]
+    head = ["method"] + [f"{c}, {methods['full'][c]['questions']} turns" for c in columns] + ["KiB a step"]
+    note = ("Turns whose answer was foreseen token for token, in percent (paired difference to full attention, 95 %): "
+            f"{sources(page, [name])}.")
+    return table(head, list(rows.values())) + "\n\n" + wrapped(note)
+
+
+def long_turns_along(page):
+    """What methods did by the end of these conversations."""
+    del page
+    points = {}
+    for case in records.load("m12-long-turns")["cases"]:
+        for point in case["along"]:
+            points.setdefault((point["task"], point["method"], point["context"]), []).append(point)
+    rows = {(task, method): along_row(task, method, found) for (task, method, _), found in sorted(
+        points.items(), key=lambda item: (item[0][0], -item[0][2]))}
+    return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
+                  "method MiB", "segments", "segments attended %"], list(rows.values()))
+
+
+def smollm2_long_table(page):
+    """SmolLM2 at its longest context."""
+    parts = []
+    for case in records.load("m12-smollm2-8k")["cases"]:
+        parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, "m12-smollm2-8k", case)))
+    return "\n\n".join(parts)
+
+
+def smollm2_fact_table(page):
+    """One fact in prose, by length."""
+    name = "m11-smollm2-niah"
+    cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
+    rows = [[f"`{method}`"] + [f"{c[method]['niah']['score_percent']:.1f}" if method == "full"
+                               else with_difference(c[method]["niah"]) for c in cases] for method in cases[0]]
+    lengths = [f"{c['full']['niah']['length']:,} tokens" for c in cases]
+    note = ("A needle at 10 depths, 40 questions a cell, in percent (paired difference to full attention, 95 %), "
+            f"SmolLM2-135M-Instruct: {sources(page, [name])}.")
+    return table(["method"] + lengths, rows) + "\n\n" + wrapped(note)
+
+
 def recipes_table(page):
     """A decode step over 131,072 tokens in host memory by method, with the same sinks, window and dense layer."""
     name = "m9-recipes-h200"
@@ -335,6 +407,8 @@ PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
           "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
           "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
-          "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
+          **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)},
+          "long-turns": long_turns_table, "long-turns-along": long_turns_along, "smollm2-8k": smollm2_long_table,
+          "smollm2-fact": smollm2_fact_table, "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
           **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
              for p in PAPERS for model in ("needle", "smollm2")}}

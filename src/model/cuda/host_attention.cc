@@ -54,7 +54,7 @@ void CudaHostAttention::copy_tokens(const Taken& t, std::int32_t layer, std::int
     }
 }
 
-// Brings a copy to the sequence's length, with the earlier tokens that it lacks. This step's follow layer by layer.
+// Extends a copy to the sequence's length, with the earlier tokens that it lacks. This step's follow layer by layer.
 void CudaHostAttention::follow(Taken& t, Copy& copy) const {
   t.from = t.rows.cache;
   t.rows.cache = &copy.cache;

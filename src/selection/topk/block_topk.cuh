@@ -86,9 +86,9 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
   }
 }
 
-// Writes indices in order, for any number of keys. Each warp takes a stretch of them, twice: it counts what it will
-// write, and writes behind what the warps before it write. One stretch for all, warp beside warp, needs the block's
-// barriers for every 256 keys: 100 us for 32K.
+// Writes indices in order, for any number of keys. Each warp has a range of them, which it reads twice: it counts what it
+// will write, and writes behind what the warps before it write. One range for all warps needs the block's barriers for
+// every 256 keys: 100 us for 32K.
 __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int each = (n + kRankThreads - 1) / kRankThreads * kWarp, begin = min(n, warp * each),

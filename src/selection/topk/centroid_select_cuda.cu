@@ -1,6 +1,6 @@
 // A cluster of thread blocks takes a KV head of a row: each block computes its part of the heads' terms, which the
 // blocks exchange; scores its share of the pages to shared memory; pools it; and the first block ranks all of them
-// (unfused_rank.cuh). The entries are on their way to L2 while the kernel before this one runs.
+// (unfused_rank.cuh). Entries are prefetched to L2 while the kernel before this one runs.
 //
 // A warp takes the 16 centroids of two pages at a time by tensor cores. Lane 4 g + t loads a quarter of the nibbles of
 // centroid g of both. Nibbles n become the bf16 values 128 + n by one or two instructions; what that adds is taken off

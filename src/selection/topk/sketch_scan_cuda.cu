@@ -1,5 +1,5 @@
 // Scan of all tokens by the sketches of their pages, in place of the scan by 1-bit keys (token_scan_cuda.cu): the same
-// scores and statistics for token_select_cuda.cu. A warp takes a stage of four pages at a time, which cp.async brings
+// scores and statistics for token_select_cuda.cu. A warp takes a stage of four pages at a time, which cp.async copies
 // to shared memory while the stage before is scored.
 //
 //   means         eight lanes a page

@@ -150,6 +150,23 @@ TEST(EvalSuite, FeedsLongAnswersAndTellsWhatHappensAlongThem) {
   EXPECT_GT(out.at("along").back().at("kv_bytes").get<int>(), 0);
 }
 
+// Every turn is scored behind the reference answers of those before, whether its own answer is fed or not.
+TEST(EvalSuite, AsksConversationsTurnByTurn) {
+  std::vector<std::string> line = {
+      "eval",         "-m", MNEME_MODEL_FILE, "--suite",    "long",      "--tasks", "lookups", "--lengths",    "600",
+      "--max-tokens", "90", "--methods",      "full,quest", "--budgets", "256",     "--json",  "--no-progress"};
+  const json free = json::parse(out_of(line));
+  line.emplace_back("--forced");
+  const json fed = json::parse(out_of(line));
+  ASSERT_EQ(free.at("cells").size(), 2u);
+  const int turns = free.at("cells")[0].at("questions");
+  EXPECT_GE(turns, 3);
+  EXPECT_EQ(fed.at("cells")[0].at("questions"), turns);
+  EXPECT_GE(free.at("cells")[0].at("score_percent").get<double>(), 50);
+  EXPECT_GE(fed.at("cells")[0].at("score_percent"), free.at("cells")[0].at("score_percent"))
+      << "a right greedy answer is foreseen token by token";
+}
+
 TEST(EvalFigure, DrawsFromAModelAndFromRuns) {
   const TempFolder folder;
   const std::string run = (folder.path() / "run.jsonl").string(), svg = (folder.path() / "f.svg").string();

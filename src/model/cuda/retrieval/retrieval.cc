@@ -43,7 +43,6 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
          .pages = of_heads(pages),
          .layer = layer,
          .pools_layers = uses(RetrievalUse::kPoolsLayers),
-         .one_launch = !options_.fit.unfused && !uses(RetrievalUse::kPoolsLayers),
          .token_scratch = needs_.keys.scans ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
          .scratch = scratch},
         view_, slot_layer(layer), context);

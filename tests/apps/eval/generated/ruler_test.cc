@@ -202,6 +202,17 @@ TEST(Passkey, HasFiveLinesAndTheKeyTwice) {
   EXPECT_GE(counter.count(q.prompt), 2000 - 128 / 4);
 }
 
+TEST(Needle, StandsBesideOthersLikeIt) {
+  const FourCharacters counter;
+  const GeneratedQuestion q = make_needle(prose(), counter, 2000, 0.5, 1, 0, 6);
+  EXPECT_EQ(occurrences(q.prompt, "\nThe special magic "), 7u);
+  EXPECT_EQ(occurrences(q.prompt, q.answers[0]), 1u);
+  const std::string question = q.prompt.substr(q.prompt.size() - q.question_bytes);
+  const std::size_t begin = question.find("magic ") + 6;
+  const std::string city = question.substr(begin, question.find(" number?") - begin);
+  EXPECT_THAT(q.prompt, HasSubstr("The special magic " + city + " number is: " + q.answers[0] + "\n"));
+}
+
 TEST(LongAnswers, FollowFromTheirDocuments) {
   const FourCharacters counter;
   for (const LongTask& task : long_tasks()) {
