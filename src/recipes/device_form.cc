@@ -87,7 +87,6 @@ const char* reason_of_layer(const Plan& plan) {
   if (!plan.layer_selection->every_key(kPageTokens)) return "a page by some of its keys (match=best,top=32)";
   if (plan.recipe.prefill_window->question_in_answers) return "question_in=all";
   if (plan.key_basis != KeyBasis::kPreRope) return "selected pages at true positions (positions=one_angle)";
-  if (!in_whole_pages(plan.rules)) return "sink and recent that are not multiples of 32";
   return nullptr;
 }
 

@@ -111,7 +111,6 @@ TEST(DeviceForm, TheHostAttendsWhatNoKernelDoes) {
                                       {"actqkv:question_in=all", "question_in=all"},
                                       {"actqkv:unit=page:64", "unit=page:32"},
                                       {"actqkv:positions=absolute", "positions=one_angle"},
-                                      {"actqkv:recent=100", "multiples of 32"},
                                       {"actqkv:match=mean,top=4", "match=best,top=32"}}) {
     const auto plan = plan_of(recipe);
     const char* reason = host_reason(*plan);
