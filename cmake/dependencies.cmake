@@ -17,6 +17,8 @@ endif()
 option(MNEME_ZMQ "KV-cache events over ZeroMQ, where libzmq is found" ON)
 if(MNEME_ZMQ)
   pkg_check_modules(ZMQ IMPORTED_TARGET libzmq)
+else()
+  set(ZMQ_FOUND FALSE)  # whatever an earlier configuration found
 endif()
 option(MNEME_LINE_EDITING "Editing and history of lines in the chat, by libedit" ON)
 if(MNEME_LINE_EDITING)
