@@ -8,7 +8,7 @@
 namespace mneme {
 namespace {
 
-constexpr KvShape kShape{.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
+constexpr KvShape kSmallShape{.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
 
 std::int64_t index_of(const char* name, const char* overrides, std::int64_t context, int sequences) {
   Recipe recipe = make_recipe(name, {});
@@ -19,15 +19,15 @@ std::int64_t index_of(const char* name, const char* overrides, std::int64_t cont
 
 TEST(KvResidency, OneSequenceOfTheContextOrWhatIsSetAside) {
   EngineOptions o;
-  EXPECT_EQ(wanted_kv_bytes(kShape, o, 1000), 32 * 8 * 32 * 256) << "32 pages of 4 layers and 2 KV heads";
+  EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 1000), 32 * 8 * 32 * 256) << "32 pages of 4 layers and 2 KV heads";
   o.kv_memory_bytes = 12345;
-  EXPECT_EQ(wanted_kv_bytes(kShape, o, 1000), 12345);
+  EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 1000), 12345);
 }
 
 TEST(KvResidency, EightBitsTakeHalf) {
-  KvShape eight = kShape;
+  KvShape eight = kSmallShape;
   eight.dtype = DType::kInt8;
-  EXPECT_EQ(wanted_kv_bytes(eight, {}, 3200), wanted_kv_bytes(kShape, {}, 3200) * 136 / 256);
+  EXPECT_EQ(wanted_kv_bytes(eight, {}, 3200), wanted_kv_bytes(kSmallShape, {}, 3200) * 136 / 256);
 }
 
 TEST(KvResidency, FullAttentionHasNoIndex) {
