@@ -60,7 +60,8 @@ void fill_eight_bit(std::byte* token, std::int32_t n, const KvShape& shape, Rng 
 
 void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, ThreadPool& pool) {
   const KvShape& shape = cache.shape();
-  const std::vector<std::uint16_t> words = normal_words(shape.dtype);
+  const std::vector<std::uint16_t> words =
+      is_eight_bit(shape.dtype) ? std::vector<std::uint16_t>() : normal_words(shape.dtype);
   cache.extend(length - cache.length());
   const std::int64_t heads = shape.blocks_per_page(), pages = cache.n_pages();
   pool.parallel_for(heads * pages, 8, [&](std::int64_t begin, std::int64_t end, int) {

@@ -16,6 +16,7 @@
 #include "src/offload/gather_cuda.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
+#include "src/recipes/device_form.h"
 
 namespace mneme {
 namespace {
@@ -132,6 +133,10 @@ DType CudaBench::weights() const {
 
 BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
+  if (c.plan != nullptr && c.plan->layer_selection && host_reason(*c.plan) != nullptr)
+    fail(ErrorKind::kOption,
+         "bench --device cuda: {} selects by what the prompt's windows attended, and has no prompt here",
+         c.plan->recipe.name);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   const auto recall_by = static_cast<RecallBy>(recall);  // in that order

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "src/selection/index/one_bit_cuda.h"
-#include "src/selection/topk/centroid_select_cuda.h"
 #include "src/selection/topk/unfused_rank.cuh"
 
 namespace mneme {
@@ -311,9 +310,8 @@ void rank(const Args& a, const CudaContext& context) {
                   dim3(kThreads), static_cast<unsigned>(blocks), keys, a, blocks);
 }
 
-void run(Args a, bool one_launch, bool pools_layers, const CudaContext& context) {
+void run(Args a, bool pools_layers, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
-  if (one_launch && select_by_centroids_cuda(a, context)) return;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
   if (a.s.entries.summarised()) {
     score_summaries_cuda(a, context);
@@ -362,7 +360,7 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
                          slot_layer, context);
       continue;
     }
-    run(a, c.one_launch, c.pools_layers, context);
+    run(a, c.pools_layers, context);
   }
 }
 

@@ -32,7 +32,6 @@ struct UnfusedSelect {
   KvTables pages;
   std::int32_t layer = 0;
   bool pools_layers = false;  // some row has SlotRules::pools_layer
-  bool one_launch = false;    // by the fused form of an index that has one (centroid_select_cuda.h), in its cases
   // Single tokens by sketches at every step, by pooled scores alone: scan and selection of 1-bit keys (one_bit_cuda.h).
   // select_tokens_scratch_bytes(); null: as all others.
   std::byte* token_scratch = nullptr;

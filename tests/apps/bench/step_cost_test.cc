@@ -21,10 +21,11 @@ ModelConfig small_shape() {
 
 TEST(Shapes, HaveTheParametersThatTheirAuthorsPublished) {
   const std::map<std::string, std::int64_t> published = {
-      {"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},       {"llama-3.2-1b", 1235814400},
-      {"qwen2.5-1.5b", 1543714304}, {"llama-3.2-3b", 3212749824},    {"llama-2-7b", 6738415616},
-      {"qwen2.5-7b", 7615616512},   {"mistral-7b-v0.3", 7248023552}, {"llama-3.1-8b", 8030261248},
-      {"qwen3-8b", 8190735360},     {"qwen3-30b-a3b", 30532122624},  {"gpt-oss-20b", 20914757184}};
+      {"qwen2.5-0.5b", 494032768},   {"qwen3-0.6b", 596049920},       {"llama-3.2-1b", 1235814400},
+      {"qwen2.5-1.5b", 1543714304},  {"llama-3.2-3b", 3212749824},    {"llama-2-7b", 6738415616},
+      {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.3", 7248023552}, {"llama-3.1-8b", 8030261248},
+      {"qwen3-8b", 8190735360},      {"qwen3-30b-a3b", 30532122624},  {"gpt-oss-20b", 20914757184},
+      {"llama-3.1-70b", 70553706496}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(bench_shape(name)), count) << name;
   EXPECT_EQ(bench_shapes().size(), published.size() + 1);
   EXPECT_THROW(bench_shape("gpt-5"), Error);

@@ -104,7 +104,7 @@ TEST_F(BadInput, OptionValues) {
       {{"--threads", "5000"}, {"--threads", "from 1 to 1024"}},
       {{"-c", "1.5"}, {"--max-model-len", "whole number"}},
       {{"-b", "0"}, {"--max-num-batched-tokens"}},
-      {{"--kv-cache-dtype", "f32"}, {"--kv-cache-dtype", "bf16, f16, int8 or fp8", "\"f32\""}},
+      {{"--kv-cache-dtype", "f32"}, {"--kv-cache-dtype", "bf16 or f16 or int8 or fp8", "\"f32\""}},
       {{"--question", "later"}, {"--question", "prefill or decode"}},
       {{"--temp", "-1"}, {"--temp", "0 or more"}},
       {{"--temp", "nan"}, {"--temp"}},
@@ -142,7 +142,7 @@ TEST_F(BadInput, ABudgetWithoutAMethod) {
 
 TEST_F(BadInput, EnvironmentVariables) {
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_KV_CACHE_DTYPE", "f32"}}}),
-                 {"bf16, f16, int8 or fp8", "\"f32\""});
+                 {"bf16 or f16 or int8 or fp8", "\"f32\""});
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_THREADS", "none"}}}), {"--threads"});
 }
 
