@@ -74,25 +74,27 @@ TEST(AttentionMassCpu, IsTheReference) {
   ThreadPool pool(2);
   const CpuContext context{.pool = &pool};
   std::mt19937 rng(2);
-  testing::each_supported_target([&] {
-    for (const auto& [group, dim] : {std::pair{1, 64}, {4, 64}, {5, 8}, {7, 24}, {8, 128}, {16, 256}})
-      for (const auto& [tokens, rows] :
-           {std::pair{1, 1}, {31, 1}, {64, 64}, {65, 3}, {97, 16}, {130, 130}, {200, 33}, {2100, 2}})
-        for (const MassBy by : {MassBy::kQueryHead, MassBy::kGroup}) {
-          if (dim == 256 && tokens > 200) continue;
-          const Case c(shape_of(group, dim, group % 2 == 0 ? DType::kBF16 : DType::kF16), tokens, rows,
-                       static_cast<Layout>(rng() % 4), rng);
-          std::vector<float> expected = c.zeros(by), actual = expected;
-          for (std::size_t t = 0; t < actual.size(); ++t)
-            expected[t] = actual[t] = static_cast<float>(t % 3);  // added to
-          const MassHead a[] = {c.head(expected)}, b[] = {c.head(actual)};
-          attention_mass_ref(a, c.shape, by);
-          attention_mass_cpu(b, c.shape, by, context);
+  for (const auto& [group, dim] : {std::pair{1, 64}, {4, 64}, {5, 8}, {7, 24}, {8, 128}, {16, 256}})
+    for (const auto& [tokens, rows] :
+         {std::pair{1, 1}, {31, 1}, {64, 64}, {65, 3}, {97, 16}, {130, 130}, {200, 33}, {2100, 2}})
+      for (const MassBy by : {MassBy::kQueryHead, MassBy::kGroup}) {
+        if (dim == 256 && tokens > 200) continue;
+        const Case c(shape_of(group, dim, group % 2 == 0 ? DType::kBF16 : DType::kF16), tokens, rows,
+                     static_cast<Layout>(rng() % 4), rng);
+        std::vector<float> before = c.zeros(by);
+        for (std::size_t t = 0; t < before.size(); ++t) before[t] = static_cast<float>(t % 3);  // added to
+        std::vector<float> expected = before;
+        const MassHead reference[] = {c.head(expected)};
+        attention_mass_ref(reference, c.shape, by);
+        testing::each_supported_target([&] {
+          std::vector<float> actual = before;
+          const MassHead head[] = {c.head(actual)};
+          attention_mass_cpu(head, c.shape, by, context);
           for (std::size_t t = 0; t < actual.size(); ++t)
             ASSERT_LE(std::abs(actual[t] - expected[t]), 2e-6f * (1.0f + expected[t]))
                 << "G " << group << " D " << dim << " M " << tokens << " rows " << rows << " at " << t;
-        }
-  });
+        });
+      }
 }
 
 // Rows that attend only the last tokens; each row's mass sums to 1.
