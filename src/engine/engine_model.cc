@@ -40,6 +40,8 @@ std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const 
 std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const EngineOptions& options, ThreadPool* pool) {
   MNEME_CHECK(model != nullptr && pool != nullptr, "an engine needs a model and threads");
   if (options.device == Device::kCuda) return device_forward(std::move(model), options);
+  if (options.gpu_layers != kAutoGpuLayers)
+    fail(ErrorKind::kOption, "gpu_layers {}: layers are placed with --device cuda only", options.gpu_layers);
   const CpuContext context{.pool = pool, .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   return std::make_unique<ModelForward>(std::move(model), context, options.audit_every);
 }

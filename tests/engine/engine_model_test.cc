@@ -1,6 +1,6 @@
 // The engine with the shipped model: in a batch, in forks, in turns and through the decode path it answers as it does
 // alone.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +10,7 @@
 #include "src/formats/checkpoint.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/tokenizer.h"
+#include "tests/error_message.h"
 #include "tests/model/needle_prompts.h"
 #include "tests/test_threads.h"
 
@@ -141,6 +142,17 @@ TEST_F(EngineModel, ASecondTurnIsThatOfAFreshSequenceOfAllTokens) {
   EXPECT_EQ(answer, alone(*engine, ask(all)));
   EXPECT_EQ(tokenizer_->decode(answer), prompts_[1].answer);
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
+}
+
+TEST(EngineOfACpu, RefusesLayersForAGpu) {
+  auto threads = std::make_unique<ThreadPool>(1);
+  auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
+  auto model = Model::load(std::move(checkpoint), {.context = 256}, {.pool = threads.get()});
+  EngineOptions options;
+  options.context = 256;
+  options.gpu_layers = 3;
+  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { Engine(std::move(model), options, std::move(threads)); }),
+              testing::HasSubstr("gpu_layers 3: layers are placed with --device cuda only"));
 }
 
 }  // namespace
