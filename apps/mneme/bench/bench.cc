@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/bench/trace.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_model.h"

@@ -89,7 +89,7 @@ class CudaForward {
 
  private:
   struct Impl;
-  struct Product;
+  struct GemmOut;
   std::unique_ptr<Impl> impl_;
 };
 

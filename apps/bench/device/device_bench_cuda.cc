@@ -1,4 +1,4 @@
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/seconds.h"
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
@@ -27,10 +28,6 @@ constexpr int kReadPasses = 8, kGemmPasses = 5;
 constexpr std::int64_t kGemmWidth = 8192;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
 constexpr std::size_t kLinkBytes = std::size_t{256} << 20;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 class CudaBench final : public DeviceBench {
  public:
@@ -187,19 +184,19 @@ double CudaBench::Impl::link_bandwidth() {
   return best;
 }
 
-// Operations a second of a large product of random numbers.
+// Operations a second of a large GEMM of random numbers.
 double CudaBench::Impl::gemm_rate() {
   constexpr std::size_t kBytes = static_cast<std::size_t>(kGemmWidth) * kGemmWidth * 2;
-  const DeviceBuffer x(kBytes, "a product"), w(kBytes, "a product"), y(kBytes, "a product");
+  const DeviceBuffer x(kBytes, "a GEMM"), w(kBytes, "a GEMM"), y(kBytes, "a GEMM");
   const CudaContext context{.stream = forward->stream().get()};
   random_kv_cuda(x.data(), kBytes / 2, false, 1, context);
   random_kv_cuda(w.data(), kBytes / 2, false, 2, context);
-  CublasLtGemm products;
+  CublasLtGemm gemm;
   const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
   double best = 0;
   for (int i = 0; i < kGemmPasses; ++i) {
     begin.record(forward->stream());
-    products.run({.m = kGemmWidth, .n = kGemmWidth, .k = kGemmWidth}, x.data(), w.data(), y.data(), context);
+    gemm.run({.m = kGemmWidth, .n = kGemmWidth, .k = kGemmWidth}, x.data(), w.data(), y.data(), context);
     end.record(forward->stream());
     end.synchronize();
     const double n = static_cast<double>(kGemmWidth);
