@@ -262,7 +262,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
   check_summaries(r, shape, reasons);
   check_domain(r, reasons);
-  check_selection(r, reasons);
+  check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,

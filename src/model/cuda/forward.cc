@@ -40,7 +40,7 @@ std::int32_t skinny_rows(const CudaWeights& weights) {
 }  // namespace
 
 // Where the results of a GEMM with any number of rows go: y = x w^T, or y += x w^T (f32).
-struct CudaForward::GemmOut {
+struct CudaForward::Product {
   void* y = nullptr;
   bool f32 = false, accumulate = false;
   std::int64_t stride = 0;  // elements between rows of y; 0: w's rows
@@ -52,7 +52,7 @@ struct CudaForward::Impl {
   CudaForwardOptions options;
   Stream stream;
   CudaWeights weights;
-  CublasLtGemm gemm;
+  CublasLtGemm products;
   CudaAttention attention;
   std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
@@ -105,7 +105,7 @@ struct CudaForward::Impl {
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
     return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
-  void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const GemmOut& y);
+  void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
@@ -272,7 +272,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
 }
 
 // Quantised weights: by skinny GEMMs where there are few rows, else converted to bf16.
-void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const GemmOut& y) {
+void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y) {
   const void* values = w.values;
   if (is_quantised(w.dtype) && m <= kSkinnyRows) {
     skinny_gemm_cuda(x, static_cast<std::int32_t>(m), w, {},
@@ -286,8 +286,8 @@ void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int6
     copy_bytes(dequantised, w.values, w.bytes(), stream);
     values = dequantised;
   }
-  gemm.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x, values,
-           y.y, serial());
+  products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,
+               values, y.y, serial());
 }
 
 void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,

@@ -89,7 +89,7 @@ class CudaForward {
 
  private:
   struct Impl;
-  struct GemmOut;
+  struct Product;
   std::unique_ptr<Impl> impl_;
 };
 

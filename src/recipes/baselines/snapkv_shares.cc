@@ -1,4 +1,4 @@
-// PyramidKV and Ada-KV: SnapKV's selection of tokens, with budgets that differ by layer and by head.
+// PyramidKV and Ada-KV: SnapKV's choice of tokens, with budgets that differ by layer and by head.
 // Source   "PyramidKV: Dynamic KV cache compression based on pyramidal information funneling" (Cai et al. 2024) and the
 //          LongBench script of its code (window 8, max pooling over 7); "Ada-KV: Optimizing KV cache eviction by adaptive
 //          budget allocation" (Feng et al. 2024) and its code for grouped queries (floor 0.2, window 32).

@@ -41,7 +41,7 @@ void check_domain(const Recipe& r, std::vector<std::string>& reasons) {
         "domain=attention has one attention a query head: pool probabilities (pool=meanS, maxS) or nothing");
 }
 
-void check_selection(const Recipe& r, std::vector<std::string>& reasons) {
+void check_choice(const Recipe& r, std::vector<std::string>& reasons) {
   const DecodeStage& stage = *r.decode;
   const auto* representative = std::get_if<Representative>(&stage.index);
   const bool every_step = std::holds_alternative<EveryStep>(stage.schedule),

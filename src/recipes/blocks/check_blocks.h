@@ -14,7 +14,7 @@ void check_summaries(const Recipe& recipe, const MethodShape& shape, std::vector
 void check_domain(const Recipe& recipe, std::vector<std::string>& reasons);
 
 // select=layer, hold=UNITS, cutoff=top_p:P, and forms of index=one_bit and representative.
-void check_selection(const Recipe& recipe, std::vector<std::string>& reasons);
+void check_choice(const Recipe& recipe, std::vector<std::string>& reasons);
 // share=pyramid:BETA and heads:FLOOR. Requires  the recipe drops.
 void check_share(const Recipe& recipe, std::vector<std::string>& reasons);
 

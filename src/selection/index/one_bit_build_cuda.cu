@@ -13,39 +13,6 @@ constexpr int kAtOnce = 8;             // tokens with loads in flight
 constexpr std::size_t kBehind = 4096;  // bytes that a scan reads after the last group
 
 // key_at(i): the i-th token of the group.
-//
-// Phase 2 of build_group: a bit for each channel of each token, whether the key is below the channel's zero point z.
-template <typename T, int kDim, typename KeyAt>
-__device__ __forceinline__ void write_codes(KeyAt&& key_at, int group_tokens, const float (&z)[4], std::byte* codes) {
-  using S = OneBitShape<kDim>;
-  const int lane = threadIdx.x % kWarp, position = lane % 16, j = position % S::kPairs, part = position / S::kPairs;
-  const int channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // at t = 0; + 8 t
-  for (int page = 0; page < group_tokens / kKvPageTokens; ++page) {
-    std::uint32_t own[S::kWords];
-#pragma unroll
-    for (int w = 0; w < S::kWords; ++w) {
-      T k[8][4];
-#pragma unroll
-      for (int g = 0; g < 8; ++g) {
-        const T* key = key_at(page * kKvPageTokens + g + 8 * (w * S::kPerWord + part));
-#pragma unroll
-        for (int t = 0; t < 4; ++t) k[g][t] = key[channel + 8 * t];
-      }
-#pragma unroll
-      for (int g = 0; g < 8; ++g)
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          const std::uint32_t word = __ballot_sync(~0u, !(widen(k[g][t]) >= z[t]));
-          if (lane == 4 * g + t) own[w] = word;
-        }
-    }
-    auto* to = reinterpret_cast<std::uint32_t*>(codes + page * S::kBlockBytes) + lane * S::kWords;
-#pragma unroll
-    for (int w = 0; w < S::kWords; ++w) to[w] = own[w];
-  }
-}
-
-// Phase 1: zero points and steps of the channels. Phase 2: codes.
 template <typename T, int kDim, typename KeyAt>
 __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std::byte* levels, std::byte* codes) {
   using S = OneBitShape<kDim>;
@@ -102,7 +69,30 @@ __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std
       level[kDim + channel + 8 * t] = narrow<__nv_bfloat16>(s[t]);
     }
   }
-  write_codes<T, kDim>(key_at, group_tokens, z, codes);
+
+  for (int page = 0; page < group_tokens / kKvPageTokens; ++page) {
+    std::uint32_t own[S::kWords];
+#pragma unroll
+    for (int w = 0; w < S::kWords; ++w) {
+      T k[8][4];
+#pragma unroll
+      for (int g = 0; g < 8; ++g) {
+        const T* key = key_at(page * kKvPageTokens + g + 8 * (w * S::kPerWord + part));
+#pragma unroll
+        for (int t = 0; t < 4; ++t) k[g][t] = key[channel + 8 * t];
+      }
+#pragma unroll
+      for (int g = 0; g < 8; ++g)
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          const std::uint32_t word = __ballot_sync(~0u, !(widen(k[g][t]) >= z[t]));
+          if (lane == 4 * g + t) own[w] = word;
+        }
+    }
+    auto* to = reinterpret_cast<std::uint32_t*>(codes + page * S::kBlockBytes) + lane * S::kWords;
+#pragma unroll
+    for (int w = 0; w < S::kWords; ++w) to[w] = own[w];
+  }
 }
 
 struct BuildArgs {
