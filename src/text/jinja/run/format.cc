@@ -114,7 +114,7 @@ Text converted(Run& run, const Conversion& c, const Value& v) {
   }
   TextBuilder out(run);
   c.type == 's' ? print(run, v, out) : print_repr(run, v, out);
-  const Text text = out.finish();
+  Text text = out.finish();
   if (c.precision < 0) return text;
   return slice(run, text, 0, byte_of_character(text.view(), c.precision));
 }

@@ -200,7 +200,7 @@ Value item(Run& run, const Value& object, const Value& key) {
     return no_item(object, name_of(key));
   }
   if (key.text() != nullptr) {
-    const Value own = own_attribute(object, key.text()->view());
+    Value own = own_attribute(object, key.text()->view());
     if (own.undefined() == nullptr || own.undefined()->why != nullptr) return own;
   }
   return no_item(object, name_of(key));
