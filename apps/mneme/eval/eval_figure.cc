@@ -139,9 +139,8 @@ Drawn run_figure(const FigureCommand& c) {
 
 int run_figure_command(const FigureCommand& c) {
   if (c.name == "latency")
-    fail(ErrorKind::kUnsupported,
-         "figure latency: the parts of a CUDA step are measured by mneme bench decode --device cuda --trace FILE, on a "
-         "machine with a GPU; this command does not draw them yet");
+    fail(ErrorKind::kOption,
+         "figure latency: mneme bench decode --device cuda --svg FILE times the phases of a step and draws them");
   const bool watched = c.name == "similarity" || c.name == "recall" || c.name == "scores" ||
                        c.name == "sparsity-input" || c.name == "sparsity-output";
   if (watched) check_eval_options(c.setup);

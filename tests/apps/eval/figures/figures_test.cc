@@ -53,6 +53,21 @@ TEST(Figures, DepthsAreMeansOfScores) {
   EXPECT_TRUE(std::isnan(maps[0].at(0, 5)));
 }
 
+TEST(Figures, BarsStackTheirParts) {
+  const std::string svg = bar_chart_svg({.title = "a step",
+                                         .x_title = "ms",
+                                         .parts = {"GEMM", "attend & <co>"},
+                                         .rows = {"full", "window"},
+                                         .values = {{3, 1}, {1, 1}},
+                                         .marks = {3.5, 2}});
+  EXPECT_THAT(svg, HasSubstr("attend &amp; &lt;co&gt;: 1<"));
+  // 520 pixels are 4 ms: the second part of the first row begins at 3 ms; the mark is at 3.5.
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"610.0\" y=\"50.0\" width=\"130.0\""));
+  EXPECT_THAT(svg, HasSubstr("<line x1=\"675.0\" x2=\"675.0\""));
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"350.0\" y=\"78.0\" width=\"130.0\"")) << "the second row";
+  EXPECT_THAT(bar_chart_svg({.title = "nothing"}), testing::StartsWith("<svg"));
+}
+
 TEST(Figures, PicturesEscapeTheirText) {
   const std::string map = heat_map_svg({layer_map(records(), "budget")});
   EXPECT_THAT(map, testing::StartsWith("<svg"));
