@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "apps/eval/figures/attention_map.h"
+#include "apps/eval/figures/gate_replay.h"
 #include "apps/eval/figures/run_figures.h"
 #include "tests/apps/eval/tiny_engine.h"
 
@@ -98,6 +99,61 @@ TEST(AttentionMap, CountsTokensThatHoldTheMassAndComparesScores) {
     for (std::int32_t h = 0; h < shape.n_kv_heads; ++h) EXPECT_GT(half.correlation(l, h), 0.5);
   }
   EXPECT_FALSE(half.pairs().empty());
+}
+
+// One layer, one head of dimension 1, a sink, the current token, room for two tokens of the others.
+std::vector<GateReplay::Result> replayed(ReplayOptions options, const std::vector<std::vector<float>>& masses,
+                                         const std::vector<float>& queries) {
+  options.budget = 4, options.sink = 1, options.recent = 1, options.units = {1};
+  GateReplay replay(1, 1, options);
+  for (std::size_t i = 0; i < masses.size(); ++i) replay.step(&options, 0, masses[i], std::span(&queries[i], 1), 1);
+  return replay.results();
+}
+
+TEST(GateReplay, KeptSelectionsHoldWhatIsLeftOfTheirTokens) {
+  // Tokens 1 and 2 are selected at first. The next step attends 3 and 4, and the one after it the first two again.
+  const std::vector<std::vector<float>> masses = {{0.1f, 0.5f, 0.3f, 0.0f, 0.0f, 0.1f},
+                                                  {0.1f, 0.1f, 0.0f, 0.4f, 0.3f, 0.0f, 0.1f},
+                                                  {0.1f, 0.5f, 0.3f, 0.0f, 0.0f, 0.0f, 0.0f, 0.1f}};
+  // The query turns at the last step alone, where nothing has to be selected again.
+  const auto results = replayed({.taus = {0}, .shares = {0.5, 0.2}}, masses, {1, 1, -1});
+  ASSERT_EQ(results.size(), 4u) << "the step before, the last selection, two shares";
+  for (const std::size_t cosine : {0, 1}) {
+    EXPECT_EQ(results[cosine].selected, 1);
+    EXPECT_EQ(results[cosine].n, 2);
+    EXPECT_NEAR(results[cosine].held, (0.3 / 0.9 + 1) / 2, 1e-6);
+    EXPECT_NEAR(results[cosine].worst_tenth, 0.3 / 0.9, 1e-6);
+    ASSERT_EQ(results[cosine].along.size(), 3u);
+    EXPECT_NEAR(results[cosine].along[1], 0.3 / 0.9, 1e-6);
+  }
+  EXPECT_EQ(results[2].selected, 2) << "0.33 and 0.22 are less than a half";
+  EXPECT_EQ(results[2].held, 1);
+  EXPECT_EQ(results[3].selected, 0) << "0.33 is more than 0.2, and the first selection is right again";
+  EXPECT_NEAR(results[3].held, (0.3 / 0.9 + 1) / 2, 1e-6);
+}
+
+TEST(GateReplay, FewTokensAreAllAttendedAndNotCounted) {
+  const auto results = replayed({.taus = {2}, .shares = {}}, {{0.5f, 0.5f}, {0.4f, 0.3f, 0.3f}}, {1, 1});
+  EXPECT_EQ(results[0].n, 0);
+  EXPECT_EQ(results[0].held, 0);
+  EXPECT_EQ(replay_charts(results).size(), 3u);
+}
+
+TEST(GateReplay, WatchesAnEngine) {
+  TinyEngine tiny;
+  ReplayOptions options{.budget = 64, .sink = 8, .recent = 16, .units = {4}, .taus = {-1, 2}, .shares = {0.95}};
+  GateReplayObserver observer(tiny.engine->method_shape(), options);
+  tiny.engine->set_observer(&observer);
+  tiny.answer(TinyEngine::random_tokens(200, 1), 12, nullptr);
+  tiny.engine->set_observer(nullptr);
+  const auto results = observer.replay().results();
+  ASSERT_EQ(results.size(), 5u);
+  EXPECT_EQ(results[0].n, 11 * tiny.engine->method_shape().n_layers * tiny.engine->method_shape().n_kv_heads);
+  EXPECT_EQ(results[0].selected, 0) << "tau -1 keeps the first selection";
+  EXPECT_EQ(results[1].selected, results[1].n) << "tau 2 selects at every step";
+  EXPECT_EQ(results[1].held, 1);
+  EXPECT_LT(results[0].held, 1);
+  EXPECT_GE(results[4].worst_tenth, 0.95 - 1e-6) << "the mass gate holds what it is asked to";
 }
 
 }  // namespace
