@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "src/base/ratio.h"
+#include "src/base/underlying.h"
 #include "src/methods/decode_attention.h"
 #include "src/methods/gate.h"
 
@@ -14,10 +15,6 @@ namespace mneme::eval {
 namespace {
 
 constexpr double kAlongShare = 0.95;  // of the mass gate that others are set beside along the steps
-
-std::string_view gate_name(ReplayGate gate) {
-  return gate == ReplayGate::kMass ? "mass" : gate == ReplayGate::kCosine ? "cosine" : "cosine to the last selection";
-}
 
 std::string series_name(const ReplayPolicy& p) {
   return fmt::format("{}, {}", gate_name(p.gate), p.unit == 1 ? "tokens" : fmt::format("pages of {}", p.unit));
@@ -48,11 +45,17 @@ std::vector<std::int32_t> best_units(std::span<const double> masses, const Regio
 
 }  // namespace
 
+std::string_view gate_name(ReplayGate gate) {
+  static constexpr std::string_view kNames[] = {"cosine", "cosine to the last selection", "every n-th step", "mass"};
+  return kNames[underlying(gate)];
+}
+
 std::vector<ReplayPolicy> ReplayOptions::policies() const {
   std::vector<ReplayPolicy> out;
   for (const std::int32_t unit : units) {
     for (const ReplayGate gate : {ReplayGate::kCosine, ReplayGate::kCosineToLast})
       for (const double tau : taus) out.push_back({unit, gate, tau});
+    for (const double n : intervals) out.push_back({unit, ReplayGate::kInterval, n});
     for (const double share : shares) out.push_back({unit, ReplayGate::kMass, share});
   }
   return out;
@@ -115,8 +118,10 @@ void GateReplay::step(const void* sequence, std::int32_t layer, std::span<const 
   for (std::size_t p = 0; p < policies_.size(); ++p) {
     const ReplayPolicy& policy = policies_[p];
     std::vector<float>& selecting = state.selecting[p];
-    const bool turned = policy.gate != ReplayGate::kMass &&
-                        turned_from(policy.gate == ReplayGate::kCosine ? state.last : selecting, policy.threshold);
+    const bool cosine = policy.gate == ReplayGate::kCosine || policy.gate == ReplayGate::kCosineToLast;
+    const bool turned =
+        cosine ? turned_from(policy.gate == ReplayGate::kCosine ? state.last : selecting, policy.threshold)
+               : policy.gate == ReplayGate::kInterval && state.steps % static_cast<std::int64_t>(policy.threshold) == 0;
     step_policy(p, state, turned, mass, n);
     if (turned) selecting.assign(q.begin(), q.end());
   }

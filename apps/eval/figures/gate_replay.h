@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/eval/figures/chart.h"
@@ -19,8 +20,10 @@ namespace mneme::eval {
 enum class ReplayGate : std::uint8_t {
   kCosine,        // of a layer: the mean cosine of its queries with those of the step before is below the threshold
   kCosineToLast,  // with those of the step that selected last
+  kInterval,      // at every n-th step
   kMass,          // of a KV head: it holds less than the threshold of what a selection of this step would hold
 };
+std::string_view gate_name(ReplayGate gate);
 
 struct ReplayPolicy {
   std::int32_t unit = 1;  // tokens
@@ -32,6 +35,7 @@ struct ReplayOptions {
   std::int32_t budget = 512, sink = 32, recent = 128;
   std::vector<std::int32_t> units = {1, 16};
   std::vector<double> taus = {0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9};
+  std::vector<double> intervals = {2, 3, 4, 6, 8, 16, 32};
   std::vector<double> shares = {0.5, 0.7, 0.8, 0.9, 0.95, 0.98};  // of kMass
 
   std::vector<ReplayPolicy> policies() const;

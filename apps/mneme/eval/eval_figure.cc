@@ -138,9 +138,7 @@ Drawn gates_figure(const FigureCommand& c) {
   Drawn out = drawn(eval::replay_charts(results));
   for (const auto& r : results)
     out.data.push_back({{"unit", r.policy.unit},
-                        {"gate", r.policy.gate == eval::ReplayGate::kMass     ? "mass"
-                                 : r.policy.gate == eval::ReplayGate::kCosine ? "cosine"
-                                                                              : "cosine_to_last"},
+                        {"gate", eval::gate_name(r.policy.gate)},
                         {"threshold", r.policy.threshold},
                         {"n", r.n},
                         {"selected_again", ratio(r.selected, r.n)},

@@ -116,24 +116,25 @@ TEST(GateReplay, KeptSelectionsHoldWhatIsLeftOfTheirTokens) {
                                                   {0.1f, 0.1f, 0.0f, 0.4f, 0.3f, 0.0f, 0.1f},
                                                   {0.1f, 0.5f, 0.3f, 0.0f, 0.0f, 0.0f, 0.0f, 0.1f}};
   // The query turns at the last step alone, where nothing has to be selected again.
-  const auto results = replayed({.taus = {0}, .shares = {0.5, 0.2}}, masses, {1, 1, -1});
-  ASSERT_EQ(results.size(), 4u) << "the step before, the last selection, two shares";
-  for (const std::size_t cosine : {0, 1}) {
-    EXPECT_EQ(results[cosine].selected, 1);
+  const auto results = replayed({.taus = {0}, .intervals = {2}, .shares = {0.5, 0.2}}, masses, {1, 1, -1});
+  ASSERT_EQ(results.size(), 5u) << "the step before, the last selection, an interval, two shares";
+  for (const std::size_t cosine : {0, 1, 2}) {
+    EXPECT_EQ(results[cosine].selected, 1) << "at the third step";
     EXPECT_EQ(results[cosine].n, 2);
     EXPECT_NEAR(results[cosine].held, (0.3 / 0.9 + 1) / 2, 1e-6);
     EXPECT_NEAR(results[cosine].worst_tenth, 0.3 / 0.9, 1e-6);
     ASSERT_EQ(results[cosine].along.size(), 3u);
     EXPECT_NEAR(results[cosine].along[1], 0.3 / 0.9, 1e-6);
   }
-  EXPECT_EQ(results[2].selected, 2) << "0.33 and 0.22 are less than a half";
-  EXPECT_EQ(results[2].held, 1);
-  EXPECT_EQ(results[3].selected, 0) << "0.33 is more than 0.2, and the first selection is right again";
-  EXPECT_NEAR(results[3].held, (0.3 / 0.9 + 1) / 2, 1e-6);
+  EXPECT_EQ(results[3].selected, 2) << "0.33 and 0.22 are less than a half";
+  EXPECT_EQ(results[3].held, 1);
+  EXPECT_EQ(results[4].selected, 0) << "0.33 is more than 0.2, and the first selection is right again";
+  EXPECT_NEAR(results[4].held, (0.3 / 0.9 + 1) / 2, 1e-6);
 }
 
 TEST(GateReplay, FewTokensAreAllAttendedAndNotCounted) {
-  const auto results = replayed({.taus = {2}, .shares = {}}, {{0.5f, 0.5f}, {0.4f, 0.3f, 0.3f}}, {1, 1});
+  const auto results =
+      replayed({.taus = {2}, .intervals = {}, .shares = {}}, {{0.5f, 0.5f}, {0.4f, 0.3f, 0.3f}}, {1, 1});
   EXPECT_EQ(results[0].n, 0);
   EXPECT_EQ(results[0].held, 0);
   EXPECT_EQ(replay_charts(results).size(), 3u);
@@ -141,7 +142,8 @@ TEST(GateReplay, FewTokensAreAllAttendedAndNotCounted) {
 
 TEST(GateReplay, WatchesAnEngine) {
   TinyEngine tiny;
-  ReplayOptions options{.budget = 64, .sink = 8, .recent = 16, .units = {4}, .taus = {-1, 2}, .shares = {0.95}};
+  ReplayOptions options{
+      .budget = 64, .sink = 8, .recent = 16, .units = {4}, .taus = {-1, 2}, .intervals = {}, .shares = {0.95}};
   GateReplayObserver observer(tiny.engine->method_shape(), options);
   tiny.engine->set_observer(&observer);
   tiny.answer(TinyEngine::random_tokens(200, 1), 12, nullptr);
