@@ -6,6 +6,7 @@
 
 #include "apps/eval/figures/attention_map.h"
 #include "apps/eval/figures/gate_replay.h"
+#include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
 #include "apps/eval/runs/run_file.h"
 #include "apps/eval/runs/suite_table.h"
@@ -25,6 +26,7 @@ struct FigureCommand {
   EvalSetup setup{.tasks = {"number"}, .contexts = 1};
   eval::AttentionMapOptions attention;
   eval::ReplayOptions replay;
+  eval::KeyStatisticsOptions keys;
 };
 
 std::vector<std::string> numbers_to(std::int32_t n) {
@@ -147,6 +149,27 @@ Drawn gates_figure(const FigureCommand& c) {
   return out;
 }
 
+// No model: random keys. A chart a head size and statistic of what indexes find against their bytes.
+Drawn keys_figure(const FigureCommand& c) {
+  std::vector<eval::LineChart> charts;
+  nlohmann::json data = nlohmann::json::array();
+  for (const eval::IndexFinding& f : eval::index_findings(c.keys)) {
+    const std::string title = fmt::format("D = {}, {} keys", f.head_dim, eval::statistics_name(f.statistics));
+    if (charts.empty() || charts.back().title != title)
+      charts.push_back({.title = title, .x_title = "bytes of 32 tokens", .y_title = "of the best tokens, %"});
+    const bool exact = f.index.starts_with("exact");
+    if (!exact) charts.back().series.push_back({.name = f.index, .points = {{f.bytes, 100 * f.top_tokens}}});
+    data.push_back({{"head_dim", f.head_dim},
+                    {"statistics", eval::statistics_name(f.statistics)},
+                    {"index", f.index},
+                    {"bytes", f.bytes},
+                    {"top_tokens", f.top_tokens},
+                    {"half_width_95", 1.96 * f.deviation},
+                    {"top_pages", f.top_pages < 0 ? nlohmann::json() : nlohmann::json(f.top_pages)}});
+  }
+  return {data, eval::line_chart_svg(charts)};
+}
+
 Drawn run_figure(const FigureCommand& c) {
   if (c.runs.empty()) fail(ErrorKind::kOption, "figure {} is drawn from --runs FILE of mneme eval --suite", c.name);
   const std::vector<eval::SuiteRecord> records = eval::merge_runs(c.runs).records;
@@ -168,6 +191,7 @@ int run_figure_command(const FigureCommand& c) {
   if (watched) check_eval_options(c.setup);
   const Drawn d = c.name == "similarity" || c.name == "recall" ? similarity_figure(c, c.name == "recall")
                   : c.name == "gates"                          ? gates_figure(c)
+                  : c.name == "keys"                           ? keys_figure(c)
                   : watched                                    ? attention_figure(c)
                                                                : run_figure(c);
   if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, d.svg);
@@ -181,13 +205,13 @@ int run_figure_command(const FigureCommand& c) {
 void add_eval_figure(CLI::App& eval, int& code) {
   CLI::App* c = eval.add_subcommand("figure", "Draw the papers' figures, as SVG or as numbers");
   const auto o = std::make_shared<FigureCommand>();
-  c->add_option(
-       "name", o->name,
-       "With a model: similarity, recall, scores, gates, sparsity-input, sparsity-output; from --runs: corrections, "
-       "corrections-along, budget, turnover, depth, bytes")
+  c->add_option("name", o->name,
+                "With a model: similarity, recall, scores, gates, sparsity-input, sparsity-output; without one: keys; "
+                "from --runs: corrections, "
+                "corrections-along, budget, turnover, depth, bytes")
       ->required()
-      ->check(one_of({"similarity", "recall", "scores", "gates", "sparsity-input", "sparsity-output", "corrections",
-                      "corrections-along", "budget", "turnover", "depth", "bytes", "latency"}))
+      ->check(one_of({"similarity", "recall", "scores", "gates", "keys", "sparsity-input", "sparsity-output",
+                      "corrections", "corrections-along", "budget", "turnover", "depth", "bytes", "latency"}))
       ->type_name("NAME");
   add_eval_options(*c, o->setup);
   c->add_option("--runs", o->runs, "Records of mneme eval --suite --run")->type_name("FILE");

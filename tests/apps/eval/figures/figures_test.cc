@@ -6,6 +6,7 @@
 
 #include "apps/eval/figures/attention_map.h"
 #include "apps/eval/figures/gate_replay.h"
+#include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
 #include "tests/apps/eval/tiny_engine.h"
 
@@ -99,6 +100,26 @@ TEST(AttentionMap, CountsTokensThatHoldTheMassAndComparesScores) {
     for (std::int32_t h = 0; h < shape.n_kv_heads; ++h) EXPECT_GT(half.correlation(l, h), 0.5);
   }
   EXPECT_FALSE(half.pairs().empty());
+}
+
+TEST(KeyStatistics, ExactPagesFindThemselvesAndEveryIndexItsShare) {
+  const auto findings =
+      index_findings({.head_dims = {64}, .tokens = 512, .queries = 2, .heads = 1, .top = 16, .budget = 128});
+  ASSERT_EQ(findings.size() % 3, 0u);
+  const std::size_t each = findings.size() / 3;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    SCOPED_TRACE(findings[i].index);
+    EXPECT_GT(findings[i].bytes, 0);
+    EXPECT_GE(findings[i].top_tokens, 0.1);
+    EXPECT_LE(findings[i].top_tokens, 1);
+    EXPECT_EQ(findings[i].index, findings[i % each].index) << "the same indexes for every statistic";
+    if (i % each == 0) {
+      EXPECT_EQ(findings[i].index, "exact, pages of 32");
+      EXPECT_EQ(findings[i].top_pages, 1);
+    }
+  }
+  EXPECT_THAT(findings_markdown(findings),
+              testing::AllOf(HasSubstr("D = 64, biases"), HasSubstr("| centroids:8, pages of 32 |")));
 }
 
 // One layer, one head of dimension 1, a sink, the current token, room for two tokens of the others.
