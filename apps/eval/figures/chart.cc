@@ -72,8 +72,8 @@ Bounds bounds_of(const LineChart& chart) {
   return b;
 }
 
-constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
-                                         "#b8860b", "#444444", "#d1478c", "#2aa198"};
+constexpr std::string_view kSeriesColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
+                                               "#b8860b", "#444444", "#d1478c", "#2aa198"};
 
 std::string chart_svg(const LineChart& chart, double x0) {
   const Bounds b = bounds_of(chart);
@@ -95,7 +95,7 @@ std::string chart_svg(const LineChart& chart, double x0) {
   svg += text_at(x0 + kLeft - 6, kTop - 8, "end", chart.y_title);
   for (std::int32_t i = 0; i < std::ssize(chart.series); ++i) {
     const Series& s = chart.series[i];
-    const std::string_view stroke = kColours[i % std::size(kColours)];
+    const std::string_view stroke = kSeriesColours[i % std::size(kSeriesColours)];
     std::string line;
     for (const auto& [px, py] : s.points) {
       line += fmt::format("{:.1f},{:.1f} ", x(px), y(py));
@@ -136,7 +136,7 @@ std::string bar_chart_svg(const BarChart& chart) {
   for (std::int32_t p = 0; p < std::ssize(chart.parts); ++p) {
     const double at = kNames + kBars * p / size32(chart.parts);
     svg += fmt::format("<rect x=\"{:.1f}\" y=\"26\" width=\"9\" height=\"9\" fill=\"{}\"/>\n", at,
-                       kColours[p % std::size(kColours)]);
+                       kSeriesColours[p % std::size(kSeriesColours)]);
     svg += text_at(at + 12, 35, "start", chart.parts[p]);
   }
   for (std::int32_t r = 0; r < std::ssize(chart.rows); ++r) {
@@ -148,7 +148,8 @@ std::string bar_chart_svg(const BarChart& chart) {
       svg += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}: "
           "{:.4g}</title></rect>\n",
-          x(from), y, x(from + v) - x(from), kBar, kColours[p % std::size(kColours)], escaped(chart.parts[p]), v);
+          x(from), y, x(from + v) - x(from), kBar, kSeriesColours[p % std::size(kSeriesColours)],
+          escaped(chart.parts[p]), v);
       from += v;
     }
     svg += text_at(x(from) + 4, y + 13, "start", fmt::format("{:.3g}", from));

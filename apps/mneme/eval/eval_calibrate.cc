@@ -97,7 +97,8 @@ std::vector<eval::GateReplay::Result> replay_taus(EvalBench& bench, const Calibr
   if (boundary == nullptr)
     fail(ErrorKind::kOption, "--held: {} keeps no selection over several steps; calibrate it by --rate", recipe.name);
   const auto* page = std::get_if<PageUnit>(&recipe.decode->units.prompt);
-  eval::ReplayOptions o{.budget = recipe.budget, .sink = recipe.sink, .recent = recipe.recent, .intervals = {}, .shares = {}};
+  eval::ReplayOptions o{
+      .budget = recipe.budget, .sink = recipe.sink, .recent = recipe.recent, .intervals = {}, .shares = {}};
   o.units = {page != nullptr ? page->tokens : 1};
   o.taus = {-1, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 2};
   eval::GateReplayObserver observer(bench.engine().method_shape(), o);
@@ -115,9 +116,11 @@ std::vector<eval::GateReplay::Result> replay_taus(EvalBench& bench, const Calibr
 int run_calibrate_held(const CalibrateCommand& c) {
   EvalBench bench(c.setup);
   const auto results = replay_taus(bench, c, method_spec(c.method, c.kv).recipe);
-  const auto found = std::find_if(results.begin(), results.end(), [&](const auto& r) { return 100 * r.held >= c.held; });
+  const auto found =
+      std::find_if(results.begin(), results.end(), [&](const auto& r) { return 100 * r.held >= c.held; });
   if (found == results.end() || found->n == 0)
-    fail(ErrorKind::kOption, "--held: no step of these contexts attends less than all; give longer ones or a smaller budget");
+    fail(ErrorKind::kOption,
+         "--held: no step of these contexts attends less than all; give longer ones or a smaller budget");
   const auto tau = static_cast<float>(found->policy.threshold);
   if (c.setup.json) {
     nlohmann::json rows = nlohmann::json::array();
@@ -133,8 +136,8 @@ int run_calibrate_held(const CalibrateCommand& c) {
   for (const auto& r : results)
     fmt::print("| {:g} | {:.1f} % | {:.1f} % | {:.1f} % |\n", r.policy.threshold, 100 * ratio(r.selected, r.n),
                100 * r.held, 100 * r.worst_tenth);
-  fmt::print("\ntau {:g} holds {:.1f} % of what a selection at every step attends\nUse it with: mneme run ... {}\n", tau,
-             100 * found->held, usage_of(c, tau));
+  fmt::print("\ntau {:g} holds {:.1f} % of what a selection at every step attends\nUse it with: mneme run ... {}\n",
+             tau, 100 * found->held, usage_of(c, tau));
   return 0;
 }
 
@@ -220,9 +223,10 @@ void add_eval_calibrate(CLI::App& app, int& code) {
   c->add_option("--method", o->method, "Method with a gate; overrides as freekv:gate_pool=max")
       ->type_name("NAME")
       ->capture_default_str();
-  c->add_option("--held", o->held,
-                "With a boundary gate: the least tau whose kept selections hold this share of what selecting at every step "
-                "attends, in percent, by true attention")
+  c->add_option(
+       "--held", o->held,
+       "With a boundary gate: the least tau whose kept selections hold this share of what selecting at every step "
+       "attends, in percent, by true attention")
       ->check(number(0, 100));
   c->add_option("--rate", o->rates, "Accepted corrections, in percent of KV heads")
       ->delimiter(',')
