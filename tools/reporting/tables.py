@@ -370,8 +370,9 @@ def long_turns_along(page):
 def smollm2_long_table(page):
     """SmolLM2 at its longest context."""
     parts = []
-    for case in records.load("m12-smollm2-8k")["cases"]:
-        parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, "m12-smollm2-8k", case)))
+    for name in ("m12-smollm2-8k", "m12-smollm2-8k-rest"):
+        for case in records.load(name)["cases"]:
+            parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, name, case)))
     return "\n\n".join(parts)
 
 
