@@ -68,32 +68,47 @@ GateReplay::GateReplay(std::int32_t n_layers, std::int32_t n_kv_heads, ReplayOpt
       policies_(options_.policies()),
       sums_(policies_.size()) {}
 
-void GateReplay::step_policy(std::size_t p, Layer& state, bool turned, std::span<const float> mass, std::int32_t n) {
+// A KV head's candidates at a step, in units of one size, and the selection that this step would make.
+struct GateReplay::Fresh {
+  Region region;
+  std::vector<double> masses;      // of the candidates; behind them what is attended in any case
+  std::vector<std::int32_t> best;  // ascending
+  double most = 0;                 // mass that is attended with it
+
+  double held_by(std::span<const std::int32_t> ids) const {
+    double sum = masses.back();
+    for (const std::int32_t id : ids)
+      if (id >= region.first_unit && id < region.last_unit) sum += masses[id - region.first_unit];
+    return sum;
+  }
+};
+
+GateReplay::Fresh GateReplay::fresh_of(std::span<const float> mass, std::int32_t unit) const {
+  Fresh f;
+  f.region = region_at({.budget = options_.budget,
+                        .sink = options_.sink,
+                        .recent = options_.recent,
+                        .unit_tokens = unit,
+                        .entry_tokens = unit},
+                       static_cast<std::int32_t>(std::ssize(mass)));
+  if (f.region.everything) return f;
+  f.masses = unit_masses(mass, f.region, unit);
+  f.best = best_units(std::span<const double>(f.masses).first(f.masses.size() - 1), f.region);
+  f.most = f.held_by(f.best);
+  return f;
+}
+
+void GateReplay::step_policy(std::size_t p, Layer& state, bool turned, std::span<const Fresh> heads) {
   const ReplayPolicy& policy = policies_[p];
-  const Region region = region_at({.budget = options_.budget,
-                                   .sink = options_.sink,
-                                   .recent = options_.recent,
-                                   .unit_tokens = policy.unit,
-                                   .entry_tokens = policy.unit},
-                                  n);
-  if (region.everything) return;
   Sums& sums = sums_[p];
   for (std::int32_t m = 0; m < n_kv_heads_; ++m) {
-    const std::vector<double> masses = unit_masses(mass.subspan(std::size_t{0} + m * n, n), region, policy.unit);
-    const std::span<const double> units(masses.data(), masses.size() - 1);
-    const auto held_by = [&](std::span<const std::int32_t> ids) {
-      double sum = masses.back();
-      for (const std::int32_t id : ids)
-        if (id >= region.first_unit && id < region.last_unit) sum += units[id - region.first_unit];
-      return sum;
-    };
+    const Fresh& fresh = heads[m];
+    if (fresh.region.everything) return;
     std::vector<std::int32_t>& kept = state.heads[p * n_kv_heads_ + m].units;
-    const std::vector<std::int32_t> best = best_units(units, region);
-    const double most = held_by(best);
-    double held = most > 0 ? held_by(kept) / most : 1;
+    double held = fresh.most > 0 ? fresh.held_by(kept) / fresh.most : 1;
     const bool first = kept.empty(),
                again = first || (policy.gate == ReplayGate::kMass ? !(held >= policy.threshold) : turned);
-    if (again) kept = best, held = 1;
+    if (again) kept = fresh.best, held = 1;
     if (first) continue;  // the document's own step selects under every gate
     sums.selected += again ? 1 : 0;
     sums.held.push_back(static_cast<float>(held));
@@ -115,6 +130,10 @@ void GateReplay::step(const void* sequence, std::int32_t layer, std::span<const 
   const auto turned_from = [&](std::span<const float> before, double tau) {
     return before.empty() || !(pooled_cosine(GatePool::kMean, q.data(), before.data(), n_heads, head_dim) >= tau);
   };
+  std::map<std::int32_t, std::vector<Fresh>> fresh;  // by unit, then KV head
+  for (const std::int32_t unit : options_.units)
+    for (std::int32_t m = 0; m < n_kv_heads_; ++m)
+      fresh[unit].push_back(fresh_of(mass.subspan(std::size_t{0} + m * n, n), unit));
   for (std::size_t p = 0; p < policies_.size(); ++p) {
     const ReplayPolicy& policy = policies_[p];
     std::vector<float>& selecting = state.selecting[p];
@@ -122,7 +141,7 @@ void GateReplay::step(const void* sequence, std::int32_t layer, std::span<const 
     const bool turned =
         cosine ? turned_from(policy.gate == ReplayGate::kCosine ? state.last : selecting, policy.threshold)
                : policy.gate == ReplayGate::kInterval && state.steps % static_cast<std::int64_t>(policy.threshold) == 0;
-    step_policy(p, state, turned, mass, n);
+    step_policy(p, state, turned, fresh.at(policy.unit));
     if (turned) selecting.assign(q.begin(), q.end());
   }
   state.last.assign(q.begin(), q.end());

@@ -81,7 +81,9 @@ class GateReplay {
     std::vector<float> held;
     std::vector<std::pair<double, std::int64_t>> along;
   };
-  void step_policy(std::size_t p, Layer& state, bool turned, std::span<const float> mass, std::int32_t n);
+  struct Fresh;
+  Fresh fresh_of(std::span<const float> mass, std::int32_t unit) const;
+  void step_policy(std::size_t p, Layer& state, bool turned, std::span<const Fresh> heads);
 
   std::int32_t n_layers_, n_kv_heads_;
   ReplayOptions options_;
