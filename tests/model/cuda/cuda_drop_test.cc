@@ -198,7 +198,7 @@ constexpr Method kMethods[] = {{"snapkv", ""},
                                {"refreekv", "loss=0.3,rows=5,dense=none"},
                                {"refreekv", "loss=0.3,rank=mass,dense=none"},
                                {"pyramidkv", ""},
-                               {"cake", ""},
+                               {"cake", "rows=8"},
                                {"raas", "sink=16,recent=32,stamp_page=16"},
                                {"adakv", ""}};
 
