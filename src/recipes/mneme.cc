@@ -1,4 +1,4 @@
-// Mneme: selects pages by centroids of their keys, speculatively; corrects the KV heads whose speculative selection lacks
+// Mneme: selects pages by a sketch of their keys, speculatively; corrects the KV heads whose speculative selection lacks
 // too much attention mass.
 // Source   this project: docs/design/selector.md.
 #include "src/recipes/recipes.h"

@@ -15,9 +15,8 @@ constexpr std::array kTable = {
               window},
     RecipeRow{"random", "sinks, window, and pages at random", "", "", random_units},
     RecipeRow{"oracle", "sinks, window, and the tokens with the largest true attention", "", "", oracle},
-    RecipeRow{"mneme",
-              "pages by centroids of their keys, one step ahead, corrected where too much attention is missing", "", "",
-              mneme_pages},
+    RecipeRow{"mneme", "pages by a sketch of their keys, one step ahead, corrected where too much attention is missing",
+              "", "", mneme_pages},
     RecipeRow{"quest", "pages by the bound of their min-max box, at every step", "Quest (Tang et al. 2024), section 3",
               "one selection a KV head by the largest score in the group (pool=none: per query head); the open page is "
               "always attended",

@@ -136,6 +136,16 @@ RECORDS = {
         "of 512; the question through decode, 32 sinks, 64 recent tokens",
         [f"{CHAT} --suite niah --tasks niah --lengths {n} --contexts 2 --budgets 512 --methods {VARIANTS}"
          for n in (7168, 4096)]),
+    "m11-smollm2-fact": (
+        "One fact in prose of 2,048, 4,096 and 7,168 tokens at 10 depths, 200 questions a cell, SmolLM2-135M-Instruct at a "
+        "budget of 512; the question through decode, 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite niah --tasks niah --lengths {n} --contexts 20 --budgets 512 --methods "
+         "full,mneme,fier,mneme:index=centroids:8" for n in (2048, 4096, 7168)]),
+    "m11-register-sketch": (
+        "A register of 12,288 tokens by index, shipped model, 200 questions a cell; the question through decode, 32 sinks, "
+        "128 recent tokens",
+        [f"{FACTS.replace('register,number,where', 'register')} --lengths 12288 --budgets 1024,2048 --methods "
+         "full,mneme:index=centroids:8,mneme"]),
     "m11-key-statistics": (
         "What indexes find among random keys of heads of 64 and 128 channels: as they are, with four channels 20 times as "
         "wide, and with biases that RoPE rotates",

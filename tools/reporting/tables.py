@@ -376,14 +376,13 @@ def smollm2_long_table(page):
     return "\n\n".join(parts)
 
 
-def smollm2_fact_table(page):
+def smollm2_fact_table(page, name="m11-smollm2-niah", questions=40):
     """One fact in prose, by length."""
-    name = "m11-smollm2-niah"
     cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
     rows = [[f"`{method}`"] + [f"{c[method]['niah']['score_percent']:.1f}" if method == "full"
                                else with_difference(c[method]["niah"]) for c in cases] for method in cases[0]]
     lengths = [f"{c['full']['niah']['length']:,} tokens" for c in cases]
-    note = ("A needle at 10 depths, 40 questions a cell, in percent (paired difference to full attention, 95 %), "
+    note = (f"A needle at 10 depths, {questions} questions a cell, in percent (paired difference to full attention, 95 %), "
             f"SmolLM2-135M-Instruct: {sources(page, [name])}.")
     return table(["method"] + lengths, rows) + "\n\n" + wrapped(note)
 
@@ -410,7 +409,11 @@ def gates_table(page):
     found = [r for r in records.load(name)["cases"][0]["data"] if "gate" in r]
     units = sorted({r["unit"] for r in found})
     rows = []
+    shown = {"cosine": (0.5, 0.6, 0.7, 0.8), "cosine to the last selection": (0.4, 0.5, 0.6, 0.7),
+             "every n-th step": (2, 4, 6, 8), "mass": (0.5, 0.8, 0.9, 0.95)}
     for gate, threshold in dict.fromkeys((r["gate"], r["threshold"]) for r in found):
+        if threshold not in shown[gate]:
+            continue
         row = [gate, f"{threshold:g}"]
         for unit in units:
             r = next(r for r in found if (r["gate"], r["threshold"], r["unit"]) == (gate, threshold, unit))
@@ -471,6 +474,15 @@ def variants_table(page):
     return table(["method"] + lengths, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
 
 
+def register_table(page):
+    """A register by index."""
+    name = "m11-register-sketch"
+    cells = records.load(name)["cases"][0]["cells"]
+    rows = [[f"`{c['method']}`", f"{c['score_percent']:.1f}" if c["method"] == "full" else with_difference(c),
+             f"{c['kib_per_step']:,.0f}"] for c in cells]
+    return table(["method", "right, %", "KiB a step"], rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
+
+
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
           "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
@@ -478,6 +490,8 @@ TABLES = {"headline": headline, "pictures": pictures, "context": context_table, 
           **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)},
           "long-turns": long_turns_table, "long-turns-along": long_turns_along, "smollm2-8k": smollm2_long_table,
           "smollm2-fact": smollm2_fact_table, "gates": gates_table, "key-statistics": keys_table, "latency": latency_table,
-          "smollm2-variants": variants_table, "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
+          "smollm2-variants": variants_table,
+          "smollm2-fact-200": lambda page: smollm2_fact_table(page, "m11-smollm2-fact", 200),
+          "register-sketch": register_table, "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
           **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
              for p in PAPERS for model in ("needle", "smollm2")}}
