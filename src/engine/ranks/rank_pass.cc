@@ -1,4 +1,4 @@
-#include "src/engine/rank_pass.h"
+#include "src/engine/ranks/rank_pass.h"
 
 #include <utility>
 #include <variant>
@@ -7,9 +7,9 @@
 
 namespace mneme {
 
-RankPass::RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, int audit_every)
-    : model_(std::move(part)), forward_(*model_, context, ranks) {
-  forward_.set_audit(audit_every);
+RankPass::RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, Options options)
+    : model_(std::move(part)), forward_(*model_, context, ranks), options_(options), link_(ranks) {
+  forward_.set_audit(options.audit_every);
 }
 
 const char* rank_refusal(const Plan& plan) {

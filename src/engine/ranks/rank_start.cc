@@ -1,0 +1,85 @@
+#include "src/engine/ranks/rank_start.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/error.h"
+#include "src/base/underlying.h"
+#include "src/engine/kv_method.h"
+#include "src/engine/ranks/rank_pass.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/bytes/byte_writer.h"
+#include "src/model/ranks/rank_checkpoint.h"
+#include "src/recipes/recipe.h"
+
+namespace mneme {
+namespace {
+
+constexpr const char* kOptions = "options of rank 0";
+
+void write(const EngineOptions& o, ByteWriter& out) {
+  for (const std::int64_t n : {o.context, o.kv_memory_bytes}) out.put(n);
+  for (const std::int32_t n : {o.gpu_layers, o.max_sequences, o.max_batched_tokens, o.audit_every}) out.put(n);
+  for (const std::uint8_t n : {underlying(o.device), underlying(o.kv_store), underlying(o.kv_cache_dtype),
+                               underlying(o.kv_admission), std::uint8_t{o.deterministic}})
+    out.put(n);
+  out.put(o.inter_token_ms);
+  out.put(o.kv.method == kAutoMethod ? o.kv.method : print_recipe(recipe_of(o.kv)));
+}
+
+void read(ByteReader& in, EngineOptions& o) {
+  for (std::int64_t* n : {&o.context, &o.kv_memory_bytes}) *n = in.read<std::int64_t>(kOptions);
+  for (int* n : {&o.gpu_layers, &o.max_sequences, &o.max_batched_tokens, &o.audit_every})
+    *n = in.read<std::int32_t>(kOptions);
+  o.device = static_cast<Device>(in.read<std::uint8_t>(kOptions));
+  o.kv_store = static_cast<KvResidency>(in.read<std::uint8_t>(kOptions));
+  o.kv_cache_dtype = static_cast<KvDtype>(in.read<std::uint8_t>(kOptions));
+  o.kv_admission = static_cast<KvAdmission>(in.read<std::uint8_t>(kOptions));
+  o.deterministic = in.read<std::uint8_t>(kOptions) != 0;
+  o.inter_token_ms = in.read<double>(kOptions);
+  const std::string method(in.string(kOptions));
+  o.kv = method == kAutoMethod ? KvMethodOptions{.method = method} : KvMethodOptions{.recipe = parse_recipe(method)};
+}
+
+}  // namespace
+
+EngineOptions options_of_leader(Collective& world, const EngineOptions& mine) {
+  std::vector<std::byte> bytes;
+  if (world.rank() == 0) {
+    ByteWriter out;
+    write(mine, out);
+    bytes = std::move(out).take();
+  }
+  std::uint64_t n = bytes.size();
+  world.broadcast(std::as_writable_bytes(std::span(&n, 1)), 0, Patience::kWhileTheyLive);
+  bytes.resize(n);
+  world.broadcast(bytes, 0);
+  if (world.rank() == 0) return mine;
+  EngineOptions theirs = mine;
+  ByteReader in(bytes, kOptions);
+  read(in, theirs);
+  return theirs;
+}
+
+std::unique_ptr<Engine> rank_engine(const RankGroup& group, std::unique_ptr<Checkpoint> whole,
+                                    const SessionIdentity& identity, const EngineOptions& options,
+                                    std::unique_ptr<ThreadPool> pool, const ProgressFn& progress) {
+  Collective& world = group.world();
+  expect_agreement(world, "model", identity.weights ^ identity.tokenizer ^ identity.rope);
+  EngineOptions mine = options;
+  mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
+  const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
+  std::unique_ptr<Model> part = Model::load(rank_checkpoint(std::move(whole), world.rank(), world.size()),
+                                            {.context = options.context}, context, progress);
+  world.barrier(Patience::kWhileTheyLive);  // disks differ
+  if (options.device == Device::kCuda)
+    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: not with --device cuda yet", world.size());
+  auto pass = std::make_unique<RankPass>(
+      std::move(part), context, world,
+      RankPass::Options{.audit_every = options.audit_every, .ranks_here = group.ranks_here()});
+  return std::make_unique<Engine>(std::move(pass), mine, std::move(pool));
+}
+
+}  // namespace mneme
