@@ -24,6 +24,7 @@ struct BenchOptions {
   bool keep_spans = false;           // for a trace
   bool unfused = false;              // on a device: CudaForwardOptions::unfused
   bool host_pages = false;           // on a device: keys and values in host memory
+  Collective* ranks = nullptr;       // that share the model (src/model/ranks); all measure the same cases
 };
 
 struct BenchCase {

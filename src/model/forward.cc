@@ -16,7 +16,6 @@
 namespace mneme {
 namespace {
 
-// Of Forward, and of RankForward, which has `ranks`.
 struct ForwardImpl {
   const Model& model;
   const ModelConfig& config;
@@ -114,15 +113,6 @@ TensorView ForwardImpl::gather_last_rows(const TensorView& x, std::span<const Se
   return rows;
 }
 
-// Ranks have parts of the vocabulary, as equal as they can be; the last one's may be shorter.
-std::int64_t vocabulary_part(std::int64_t vocab, int size) {
-  return (vocab + size - 1) / size;
-}
-RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
-  const std::int64_t part = vocabulary_part(vocab, size);
-  return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
-}
-
 //   h [n, hidden], y [n, vocab] f32
 void ForwardImpl::gather_logits(const TensorView& h, const TensorView& y) {
   const std::int64_t n = y.dim(0), part = vocabulary_part(config.vocab, ranks->size());
@@ -163,33 +153,19 @@ ConstTensorView ForwardImpl::run(const ForwardInput& input) {
 
 }  // namespace
 
+// Whole tiles of the kernels' rows.
+std::int64_t vocabulary_part(std::int64_t vocab, int size) {
+  constexpr std::int64_t kRows = 64;
+  return (vocab + size * kRows - 1) / (size * kRows) * kRows;
+}
+RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
+  const std::int64_t part = vocabulary_part(vocab, size);
+  return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
+}
+
 struct Forward::Impl : ForwardImpl {
   using ForwardImpl::ForwardImpl;
 };
-
-struct RankForward::Impl : ForwardImpl {
-  using ForwardImpl::ForwardImpl;
-};
-
-RankForward::RankForward(const Model& part, const CpuContext& context, Collective& ranks)
-    : impl_(std::make_unique<Impl>(part, context)) {
-  impl_->ranks = &ranks;
-  const RankRange rows = vocabulary_range(part.config().vocab, ranks.rank(), ranks.size());
-  impl_->head = WeightMatrix(part.head().view().rows(rows.first, rows.end));
-}
-RankForward::~RankForward() = default;
-
-ConstTensorView RankForward::run(const ForwardInput& input) {
-  expect_agreement(*impl_->ranks, "step", step_hash(input));
-  return impl_->run(input);
-}
-
-void RankForward::set_audit(std::int32_t every) {
-  impl_->attention.set_audit(every);
-}
-void RankForward::set_observer(DecodeObserver* observer) {
-  impl_->attention.set_observer(observer);
-}
 
 // FNV-1a: some hundred numbers a step.
 std::uint64_t step_hash(const ForwardInput& input) {
@@ -206,10 +182,17 @@ std::uint64_t step_hash(const ForwardInput& input) {
   return hash;
 }
 
-Forward::Forward(const Model& model, const CpuContext& context) : impl_(std::make_unique<Impl>(model, context)) {}
+Forward::Forward(const Model& model, const CpuContext& context, Collective* ranks)
+    : impl_(std::make_unique<Impl>(model, context)) {
+  impl_->ranks = ranks;
+  if (ranks == nullptr) return;
+  const RankRange rows = vocabulary_range(model.config().vocab, ranks->rank(), ranks->size());
+  impl_->head = WeightMatrix(model.head().view().rows(rows.first, rows.end));
+}
 Forward::~Forward() = default;
 
 ConstTensorView Forward::run(const ForwardInput& input) {
+  if (impl_->ranks != nullptr) expect_agreement(*impl_->ranks, "step", step_hash(input));
   return impl_->run(input);
 }
 

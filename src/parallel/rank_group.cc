@@ -136,6 +136,10 @@ std::uint64_t hash_of(std::string_view text) {
 
 }  // namespace
 
+bool RankGroup::shares_gpu() const {
+  return gpus_may_be_shared();
+}
+
 RankGroup* RankGroup::current() noexcept {
   return g_current;
 }

@@ -47,6 +47,8 @@ class RankGroup {
   // Whether rank 0 of this host, which says what went wrong, started this process.
   bool was_started_by_rank() const { return place_.launcher == "mneme"; }
   Collective& world() const { return *world_; }
+  // Tests: ranks of this host share a GPU (MNEME_RANKS_SHARE_GPU).
+  bool shares_gpu() const;
   int ranks_here() const { return ranks_here_; }
   const RankOptions& options() const { return options_; }
 

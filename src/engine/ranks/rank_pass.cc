@@ -8,7 +8,7 @@
 namespace mneme {
 
 RankPass::RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, Options options)
-    : model_(std::move(part)), forward_(*model_, context, ranks), options_(options), link_(ranks) {
+    : model_(std::move(part)), forward_(*model_, context, &ranks), options_(options), link_(ranks) {
   forward_.set_audit(options.audit_every);
 }
 
@@ -24,7 +24,7 @@ const char* rank_refusal(const Plan& plan) {
   return nullptr;
 }
 
-void RankPass::expect_method(const Plan& plan) const {
+void expect_ranks_do(const Plan& plan) {
   const char* const why = rank_refusal(plan);
   if (why != nullptr)
     fail(ErrorKind::kUnsupported, "{} {}, which ranks do not do yet: use one rank, or a method that decides by head",

@@ -14,13 +14,18 @@
 
 namespace mneme {
 
+// Errors  kUnsupported: the plan decides over all heads of a layer.
+void expect_ranks_do(const Plan& plan);
+// Why, as half a sentence; null: ranks run it.
+const char* rank_refusal(const Plan& plan);
+
 class RankPass final : public ForwardPass {
  public:
   struct Options {
     int audit_every = 0;
     int ranks_here = 1;  // processes that share this machine's memory
   };
-  // Requires  as RankForward; `ranks` outlives the pass.
+  // Requires  `part` is of rank_checkpoint(); `ranks` outlives the pass.
   RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, Options options);
   RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks)
       : RankPass(std::move(part), context, ranks, {}) {}
@@ -36,18 +41,14 @@ class RankPass final : public ForwardPass {
   // After an error the engine answers the requests with it; no step of this pass succeeds again.
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   void set_observer(DecodeObserver* observer) override { forward_.set_observer(observer); }
-  // Errors  kUnsupported: the plan decides over all heads of a layer.
-  void expect_method(const Plan& plan) const override;
+  void expect_method(const Plan& plan) const override { expect_ranks_do(plan); }
   const Model* model() const override { return model_.get(); }
 
  private:
   std::unique_ptr<Model> model_;
-  RankForward forward_;
+  Forward forward_;
   Options options_;
   mutable RankLink link_;
 };
-
-// Why ranks do not run a plan, as half a sentence; null: they do.
-const char* rank_refusal(const Plan& plan);
 
 }  // namespace mneme

@@ -5,13 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/backend.h"
 #include "src/base/error.h"
 #include "src/base/underlying.h"
+#include "src/cuda/device.h"
+#include "src/engine/forward_backend.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/ranks/rank_pass.h"
 #include "src/formats/bytes/byte_reader.h"
 #include "src/formats/bytes/byte_writer.h"
 #include "src/model/ranks/rank_checkpoint.h"
+#include "src/parallel/nccl/nccl_library.h"
 #include "src/recipes/recipe.h"
 
 namespace mneme {
@@ -43,6 +47,14 @@ void read(ByteReader& in, EngineOptions& o) {
   o.kv = method == kAutoMethod ? KvMethodOptions{.method = method} : KvMethodOptions{.recipe = parse_recipe(method)};
 }
 
+// Before weights are read.
+void expect_device(const RankGroup& group) {
+  if (Backend<ForwardBackend>::find() == nullptr || device_count() == 0)
+    fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
+  if (group.shares_gpu()) return;
+  const NcclLibrary nccl;
+}
+
 }  // namespace
 
 EngineOptions options_of_leader(Collective& world, const EngineOptions& mine) {
@@ -70,12 +82,15 @@ std::unique_ptr<Engine> rank_engine(const RankGroup& group, std::unique_ptr<Chec
   expect_agreement(world, "model", identity.weights ^ identity.tokenizer ^ identity.rope);
   EngineOptions mine = options;
   mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
+  if (options.device == Device::kCuda) expect_device(group);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   std::unique_ptr<Model> part = Model::load(rank_checkpoint(std::move(whole), world.rank(), world.size()),
                                             {.context = options.context}, context, progress);
   world.barrier(Patience::kWhileTheyLive);  // disks differ
-  if (options.device == Device::kCuda)
-    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: not with --device cuda yet", world.size());
+  if (options.device == Device::kCuda) {
+    const ForwardBackend* backend = Backend<ForwardBackend>::find();
+    return std::make_unique<Engine>(backend->make(std::move(part), mine, &world), mine, std::move(pool));
+  }
   auto pass = std::make_unique<RankPass>(
       std::move(part), context, world,
       RankPass::Options{.audit_every = options.audit_every, .ranks_here = group.ranks_here()});

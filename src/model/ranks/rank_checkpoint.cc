@@ -42,22 +42,8 @@ const CutTensor* cut_of(std::string_view name) {
 class RankCheckpoint final : public Checkpoint {
  public:
   RankCheckpoint(std::unique_ptr<Checkpoint> whole, int rank, int size)
-      : whole_(std::move(whole)), rank_(rank), size_(size), config_(whole_->config()) {
-    const auto expect = [size](std::int64_t n, std::string_view what) {
-      if (n % size != 0)
-        fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} {} cannot be shared out: expected a divisor", size, n,
-             what);
-    };
-    if (config_.experts.n > 0)
-      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
-    if (config_.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
-    expect(config_.n_kv_heads, "KV heads");
-    expect(config_.n_heads, "heads");
-    expect(config_.ffn, "columns of the feed-forward layer");
+      : whole_(std::move(whole)), rank_(rank), size_(size), config_(rank_config(whole_->config(), size)) {
     for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
-    config_.n_heads /= size;
-    config_.n_kv_heads /= size;
-    config_.ffn /= size;
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -102,6 +88,22 @@ class RankCheckpoint final : public Checkpoint {
 };
 
 }  // namespace
+
+ModelConfig rank_config(ModelConfig c, int size) {
+  const auto share = [size](std::int64_t& n, std::string_view what) {
+    if (n % size != 0)
+      fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} {} cannot be shared out: expected a divisor", size, n,
+           what);
+    n /= size;
+  };
+  if (c.experts.n > 0)
+    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
+  if (c.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
+  share(c.n_kv_heads, "KV heads");
+  share(c.n_heads, "heads");
+  share(c.ffn, "columns of the feed-forward layer");
+  return c;
+}
 
 std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size) {
   return std::make_unique<RankCheckpoint>(std::move(whole), rank, size);

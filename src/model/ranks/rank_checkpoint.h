@@ -12,6 +12,9 @@
 
 namespace mneme {
 
+// The shape of a rank's part. Errors  as rank_checkpoint().
+ModelConfig rank_config(ModelConfig whole, int size);
+
 // Errors  kOption: KV heads, feed-forward width or blocks of quantised weights that `size` does not divide.
 //         kUnsupported: mixtures of experts; matrices with reordered columns.
 std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size);
