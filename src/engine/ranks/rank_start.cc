@@ -48,14 +48,20 @@ void read(ByteReader& in, EngineOptions& o) {
 }
 
 // Before weights are read.
-void expect_device(const RankGroup& group) {
+void expect_device(const RankSetup& ranks) {
   if (Backend<ForwardBackend>::find() == nullptr || device_count() == 0)
     fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
-  if (group.shares_gpu()) return;
+  if (ranks.shares_gpu) return;
   const NcclLibrary nccl;
 }
 
 }  // namespace
+
+RankSetup process_ranks() {
+  const RankGroup* const group = RankGroup::current();
+  if (group == nullptr) return {};
+  return {.world = &group->world(), .ranks_here = group->ranks_here(), .shares_gpu = group->shares_gpu()};
+}
 
 EngineOptions options_of_leader(Collective& world, const EngineOptions& mine) {
   std::vector<std::byte> bytes;
@@ -75,14 +81,14 @@ EngineOptions options_of_leader(Collective& world, const EngineOptions& mine) {
   return theirs;
 }
 
-std::unique_ptr<Engine> rank_engine(const RankGroup& group, std::unique_ptr<Checkpoint> whole,
+std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Checkpoint> whole,
                                     const SessionIdentity& identity, const EngineOptions& options,
                                     std::unique_ptr<ThreadPool> pool, const ProgressFn& progress) {
-  Collective& world = group.world();
+  Collective& world = *ranks.world;
   expect_agreement(world, "model", identity.weights ^ identity.tokenizer ^ identity.rope);
   EngineOptions mine = options;
   mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
-  if (options.device == Device::kCuda) expect_device(group);
+  if (options.device == Device::kCuda) expect_device(ranks);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   std::unique_ptr<Model> part = Model::load(rank_checkpoint(std::move(whole), world.rank(), world.size()),
                                             {.context = options.context}, context, progress);
@@ -93,7 +99,7 @@ std::unique_ptr<Engine> rank_engine(const RankGroup& group, std::unique_ptr<Chec
   }
   auto pass = std::make_unique<RankPass>(
       std::move(part), context, world,
-      RankPass::Options{.audit_every = options.audit_every, .ranks_here = group.ranks_here()});
+      RankPass::Options{.audit_every = options.audit_every, .ranks_here = ranks.ranks_here});
   return std::make_unique<Engine>(std::move(pass), mine, std::move(pool));
 }
 

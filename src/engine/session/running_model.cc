@@ -6,7 +6,6 @@
 #include "src/base/numa.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
-#include "src/engine/ranks/rank_start.h"
 #include "src/engine/session/session_identity.h"
 #include "src/model/model.h"
 #include "src/text/chat/marked_span.h"
@@ -109,21 +108,21 @@ std::unique_ptr<Engine> engine_of(std::unique_ptr<Checkpoint> checkpoint, const 
 }  // namespace
 
 RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
-                         const EngineOptions& options, const ProgressFn& progress) {
+                         const EngineOptions& options, const ProgressFn& progress, const RankSetup& ranks) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
     fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMaxThreads, options.threads);
   }
-  const RankGroup* const ranks = RankGroup::current();
-  EngineOptions in_force = ranks == nullptr ? options : options_of_leader(ranks->world(), options);
+  const bool alone = ranks.world == nullptr;
+  EngineOptions in_force = alone ? options : options_of_leader(*ranks.world, options);
   auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   in_force.threads = pool->size();
   RunningModel running;
   running.text = text ? std::move(text) : std::make_unique<TextSide>(*checkpoint);
   const std::int64_t made_for = checkpoint->config().max_context;
   running.identity = identity_of(*checkpoint, in_force.context > 0 ? in_force.context : made_for);
-  running.engine = ranks == nullptr
-                       ? engine_of(std::move(checkpoint), in_force, std::move(pool), progress)
-                       : rank_engine(*ranks, std::move(checkpoint), running.identity, in_force, std::move(pool), progress);
+  running.engine =
+      alone ? engine_of(std::move(checkpoint), in_force, std::move(pool), progress)
+            : rank_engine(ranks, std::move(checkpoint), running.identity, in_force, std::move(pool), progress);
   running.identity.kv = running.engine->pool().shape();
   running.plans = std::make_unique<PlanCache>(running.engine->method_shape());
   KvMethodOptions kv = in_force.kv;
