@@ -416,6 +416,7 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                         .attention = &measure_attention_cuda,
                         .select = &measure_select_cuda,
                         .gemm = &measure_gemm_cuda,
-                        .rates = &measure_device_cuda});
+                        .rates = &measure_device_cuda,
+                        .all_reduce = &measure_all_reduce_cuda});
 
 }  // namespace mneme

@@ -31,6 +31,11 @@ void add_rank_options(CLI::App& c, RankOptions& o) {
           ->type_name("N")
           ->capture_default_str()
           ->check(whole_number(1, 64)));
+  add(c.add_option("--pipeline-parallel-size", o.pipeline_parallel,
+                   "Ranks that share the layers, in place of their heads: for a model that one machine does not hold")
+          ->type_name("N")
+          ->capture_default_str()
+          ->check(whole_number(1, 64)));
   add(c.add_option("--gpus", o.gpus, "GPUs of this machine's ranks, as in 0,1 (default: the first ones)")
           ->type_name("N,...")
           ->check(not_empty()));

@@ -10,7 +10,7 @@
 
 namespace mneme::cli {
 
-// --tensor-parallel-size, --gpus, --nnodes, --node-rank, --dist-init-addr.
+// --tensor-parallel-size, --pipeline-parallel-size, --gpus, --nnodes, --node-rank, --dist-init-addr.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
 // Starts the other ranks, or takes this process's place among them; null: one rank is asked for. Call before anything

@@ -15,7 +15,8 @@ struct ForwardBackend {
   //
   // Errors  kDevice: no device; the message says why. kUnsupported: a shape that its kernels do not take. kResource: no
   //         room for the weights.
-  std::unique_ptr<ForwardPass> (*make)(std::unique_ptr<Model> model, const EngineOptions& options, Collective* ranks);
+  std::unique_ptr<ForwardPass> (*make)(std::unique_ptr<Model> model, const EngineOptions& options, Collective* ranks,
+                                       RankSplit split);
 };
 
 }  // namespace mneme

@@ -27,7 +27,8 @@ KvStore store_of(const EngineOptions& o) {
   return o.kv_store == KvResidency::kHost ? KvStore::kHost : KvStore::kDevice;
 }
 
-CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, DeviceCollective* ranks = nullptr) {
+CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, DeviceCollective* ranks = nullptr,
+                                   RankSplit split = RankSplit::kHeads) {
   // Values out of range are plan_kv's to refuse.
   const std::int64_t context = o.context > 0 ? std::min(o.context, model.max_context()) : model.max_context();
   return {.max_rows = std::max(o.max_batched_tokens, o.max_sequences),
@@ -35,7 +36,8 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, D
           .max_context = context,
           .store = store_of(o),
           .audit_every = o.audit_every,
-          .ranks = ranks};
+          .ranks = ranks,
+          .split = split};
 }
 
 // Room for the matrices of layers: what is free beside the embedding and the head, a step's activations, and what keys
@@ -62,20 +64,20 @@ std::unique_ptr<DeviceCollective> collective_of(const Model& model, const Engine
   return make_device_collective(*ranks, bytes);
 }
 
-std::optional<RankRange> head_rows_of(const Model& model, const Collective* ranks) {
-  if (ranks == nullptr) return std::nullopt;
+std::optional<RankRange> head_rows_of(const Model& model, const Collective* ranks, RankSplit split) {
+  if (ranks == nullptr || split == RankSplit::kLayers) return std::nullopt;
   return vocabulary_range(model.config().vocab, ranks->rank(), ranks->size());
 }
 
 class CudaPass final : public ForwardPass {
  public:
-  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream, Collective* ranks)
+  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream, Collective* ranks, RankSplit split)
       : model_(std::move(model)),
-        link_(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
+        link_(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks, split)),
         collective_(collective_of(*model_, options, ranks)),
         forward_(*model_,
-                 CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks)),
-                 Stream::make(), forward_options(*model_, options, collective_.get())),
+                 CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
+                 Stream::make(), forward_options(*model_, options, collective_.get(), split)),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take 9.0 ms a
@@ -102,7 +104,7 @@ class CudaPass final : public ForwardPass {
   }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   void expect_method(const Plan& plan) const override {
-    if (link_ != nullptr) expect_ranks_do(plan);
+    if (link_ != nullptr) expect_ranks_do(plan, link_->split());
   }
   RankLink* ranks() const override { return link_.get(); }
   bool samples_on_device() const override { return true; }
@@ -135,12 +137,12 @@ class CudaPass final : public ForwardPass {
 };
 
 std::unique_ptr<ForwardPass> make_cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options,
-                                            Collective* ranks) {
+                                            Collective* ranks, RankSplit split) {
   if (is_eight_bit(kv_dtype_of(options)))
     fail(ErrorKind::kOption, "kv_cache_dtype: expected bf16 or f16 with --device cuda, found {}",
          name_of(options.kv_cache_dtype));
   use_device(0);
-  return std::make_unique<CudaPass>(std::move(model), options, Stream::make(), ranks);
+  return std::make_unique<CudaPass>(std::move(model), options, Stream::make(), ranks, split);
 }
 
 }  // namespace

@@ -110,12 +110,15 @@ struct ForwardInput {
 };
 
 class Collective;
+// What ranks that share a model have of it: some heads of every layer, or some of the layers.
+enum class RankSplit : std::uint8_t { kHeads, kLayers };
 
 // Runs the model on the CPU; owns the activations, which grow to the largest batch and are kept.
 class Forward {
  public:
   // ranks: those that share the model, of which `model` is this one's part (src/model/ranks); null: it is whole.
-  Forward(const Model& model, const CpuContext& context, Collective* ranks = nullptr);
+  Forward(const Model& model, const CpuContext& context, Collective* ranks = nullptr,
+          RankSplit split = RankSplit::kHeads);
   ~Forward();
 
   // Returns logits [n_wanted, vocab] f32: one row for each sequence that wants them, or all its rows, in order. Valid

@@ -99,6 +99,9 @@ std::vector<int> gpus_of(const RankOptions& o, int n) {
 }
 
 void expect_sizes(const RankOptions& o) {
+  if (o.tensor_parallel > 1 && o.pipeline_parallel > 1)
+    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {} and --pipeline-parallel-size {}: expected one of the two",
+         o.tensor_parallel, o.pipeline_parallel);
   if (o.size() > SharedRegion::kMaxRanks)
     fail(ErrorKind::kOption, "--tensor-parallel-size {}: expected at most {} ranks in all, found {}",
          o.tensor_parallel, SharedRegion::kMaxRanks, o.size());
@@ -126,6 +129,16 @@ std::string address_of(const RankOptions& o, const RankPlace& place) {
   if (host == nullptr || port == nullptr || std::atoi(port) <= 0)
     fail(ErrorKind::kOption, "ranks that {} started need --dist-init-addr HOST:PORT, of rank 0", place.launcher);
   return fmt::format("{}:{}", host, std::atoi(port) + 1);
+}
+
+// MNEME_RANK_SECONDS: what tests shorten. A rank with a GPU has idle cores: it looks for some 100 us before it sleeps,
+// as waking up takes some 50.
+SharedCollective::Options patience_of(const RankOptions& o) {
+  SharedCollective::Options patience;
+  if (const char* text = std::getenv("MNEME_RANK_SECONDS"); text != nullptr && std::atof(text) > 0)
+    patience.seconds = std::atof(text);
+  if (o.on_device) patience.looks = 200'000;
+  return patience;
 }
 
 std::uint64_t hash_of(std::string_view text) {
@@ -159,13 +172,15 @@ std::unique_ptr<RankGroup> RankGroup::join(const RankOptions& options, const std
   const RankPlace place = place_of(options);
   std::unique_ptr<RankGroup> group(new RankGroup(options, place));
   group->ranks_here_ = options.size() / options.n_nodes;
+  const SharedCollective::Options patience = patience_of(options);
   if (place.launcher.empty()) {
     group->start_others();
   } else if (place.shared_region >= 0) {
-    group->world_ = std::make_unique<SharedCollective>(SharedRegion::open(place.shared_region), place.rank);
+    group->world_ = std::make_unique<SharedCollective>(SharedRegion::open(place.shared_region), place.rank, patience);
+    group->shares_memory_ = true;
   } else {
     if (options.on_device && !group->was_started_by_rank()) group->take_gpu(place.local_rank);
-    group->world_ = socket_collective(address_of(options, place), place.rank, place.size);
+    group->world_ = socket_collective(address_of(options, place), place.rank, place.size, patience.seconds);
   }
   group->take_share_of_host(place.local_rank);
   if (place.rank != 0) {
@@ -194,8 +209,13 @@ void RankGroup::start_others() {
     if (region) region->expect_process(local, children_.back());
   }
   if (!gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", visible_gpu(gpus[0]).c_str(), 1);
-  world_ = region ? std::make_unique<SharedCollective>(region, 0)
-                  : socket_collective(options_.address, place_.rank, place_.size);
+  shares_memory_ = region != nullptr;
+  const SharedCollective::Options patience = patience_of(options_);
+  if (region) {
+    world_ = std::make_unique<SharedCollective>(region, 0, patience);
+  } else {
+    world_ = socket_collective(options_.address, place_.rank, place_.size, patience.seconds);
+  }
 }
 
 // Of a launcher's ranks each takes its own.

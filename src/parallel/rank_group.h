@@ -49,6 +49,8 @@ class RankGroup {
   Collective& world() const { return *world_; }
   // Tests: ranks of this host share a GPU (MNEME_RANKS_SHARE_GPU).
   bool shares_gpu() const;
+  // Whether the ranks talk by memory of one host.
+  bool shares_memory() const { return shares_memory_; }
   int ranks_here() const { return ranks_here_; }
   const RankOptions& options() const { return options_; }
 
@@ -61,6 +63,7 @@ class RankGroup {
   RankOptions options_;
   RankPlace place_;
   int ranks_here_ = 1;
+  bool shares_memory_ = false;
   std::unique_ptr<Collective> world_;
   std::vector<int> children_;
 };

@@ -19,6 +19,7 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "apps/mneme/rank_options.h"
+#include "src/engine/ranks/rank_pass.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
@@ -77,6 +78,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
   std::vector<BenchRow> rows;
   for (const std::string& method : o.methods) {
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
+    if (o.ranks.size() > 1 && plan != nullptr) expect_ranks_do(*plan, RankSplit::kHeads);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
     const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_selection);
@@ -179,6 +181,8 @@ std::unique_ptr<RankGroup> join_bench(const BenchCommand& o, std::int64_t deepes
                       .context = deepest,
                       .max_batched_tokens = o.cases.chunk_tokens,
                       .deterministic = o.machine.deterministic};
+  if (o.ranks.pipeline_parallel > 1)
+    fail(ErrorKind::kUnsupported, "--pipeline-parallel-size: mneme bench times ranks that share layers alone");
   return join_ranks(o.ranks, asked);
 }
 
@@ -353,6 +357,7 @@ void add_bench(CLI::App& app, int& code) {
   add_bench_gemm(*c, code);
   add_bench_gather(*c, code);
   add_bench_ablate(*c, code);
+  add_bench_allreduce(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }
 

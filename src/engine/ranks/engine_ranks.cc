@@ -15,6 +15,8 @@ RankLink* Engine::ranks() const {
 
 // Heads drop tokens of their own: their pages come free at other times on other ranks.
 bool Engine::Impl::room_may_differ() const {
+  // Stages have unlike numbers of layers.
+  if (ranks->split() == RankSplit::kLayers) return true;
   return std::any_of(requests.begin(), requests.end(), [](const auto& entry) {
     const Request& r = *entry.second;
     return r.holds_sequence() && (r.cache.dropped() || (r.method && r.method->late().any()));
@@ -48,10 +50,11 @@ bool Engine::follow(FunctionRef<void(std::uint8_t call, std::span<const std::byt
   ByteReader in(bytes, "a call of rank 0");
   const auto id = [&in] { return RequestId(in.read<std::int64_t>("a request")); };
   const auto shape = [this] { return method_shape(); };
+  const bool later_stage = e.ranks->split() == RankSplit::kLayers;
   const auto input_of = [&](auto act) {
     const RequestId from = id();
     const auto n_shared = in.read<std::int32_t>("a number of tokens");
-    act(from, n_shared, e.rank_requests.read(in, shape));
+    act(from, n_shared, e.rank_requests.read(in, shape, later_stage));
   };
   try {
     switch (call) {
@@ -86,7 +89,7 @@ bool Engine::follow(FunctionRef<void(std::uint8_t call, std::span<const std::byt
         break;
       case RankCall::kAttach: {
         const RequestId to = id();
-        attach_method(to, e.rank_requests.read_plan(in, shape));
+        attach_method(to, e.rank_requests.read_plan(in, shape, later_stage));
         break;
       }
       case RankCall::kStep:

@@ -110,14 +110,17 @@ void RankRequests::write_plan(const std::shared_ptr<const Plan>& plan, ByteWrite
   out.put(print_recipe(plan->recipe));
 }
 
-std::shared_ptr<const Plan> RankRequests::read_plan(ByteReader& in, Shape shape) {
+std::shared_ptr<const Plan> RankRequests::read_plan(ByteReader& in, Shape shape, bool without_dense_layers) {
   const auto id = in.read<std::int64_t>("a plan");
   if (id == 0) return nullptr;
   const std::string recipe(in.string("a recipe"));
   if (plans_.size() > kMostPlans) std::erase_if(plans_, [](const auto& known) { return known.second.expired(); });
   std::weak_ptr<const Plan>& known = plans_[id];
   std::shared_ptr<const Plan> plan = known.lock();
-  if (plan == nullptr) known = plan = compile(parse_recipe(recipe), shape());
+  if (plan != nullptr) return plan;
+  Recipe here = parse_recipe(recipe);
+  if (without_dense_layers) here.dense_layers.clear();
+  known = plan = compile(here, shape());
   return plan;
 }
 
@@ -133,7 +136,7 @@ void RankRequests::write(const RequestInput& input, ByteWriter& out) {
   write_plan(input.method, out);
 }
 
-RequestInput RankRequests::read(ByteReader& in, Shape shape) {
+RequestInput RankRequests::read(ByteReader& in, Shape shape, bool without_dense_layers) {
   RequestInput input;
   input.prompt = read_tokens(in);
   input.end_tokens = read_tokens(in);
@@ -147,7 +150,7 @@ RequestInput RankRequests::read(ByteReader& in, Shape shape) {
   input.keep_sequence = in.read<std::uint8_t>(kCall) != 0;
   // Whether anybody looks decides what may be interrupted.
   if (in.read<std::uint8_t>(kCall) != 0) input.on_logits = [](std::int32_t, std::span<const float>) {};
-  input.method = read_plan(in, shape);
+  input.method = read_plan(in, shape, without_dense_layers);
   return input;
 }
 

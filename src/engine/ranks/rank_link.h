@@ -50,7 +50,9 @@ enum class RankCall : std::uint8_t {
 class RankLink {
  public:
   // `ranks` outlives the link.
-  explicit RankLink(Collective& ranks) : ranks_(ranks) {}
+  explicit RankLink(Collective& ranks, RankSplit split = RankSplit::kHeads) : ranks_(ranks), split_(split) {}
+
+  RankSplit split() const { return split_; }
 
   bool leads() const { return ranks_.rank() == 0; }
   Collective& ranks() const { return ranks_; }
@@ -83,6 +85,7 @@ class RankLink {
 
  private:
   Collective& ranks_;
+  RankSplit split_;
   bool compares_room_ = false;
   std::int32_t prompt_limit_ = 0;
 };
@@ -93,9 +96,10 @@ class RankRequests {
  public:
   void write(const RequestInput& input, ByteWriter& out);
   using Shape = FunctionRef<MethodShape()>;  // what recipes are compiled for
-  RequestInput read(ByteReader& in, Shape shape);
+  RequestInput read(ByteReader& in, Shape shape, bool without_dense_layers);
   void write_plan(const std::shared_ptr<const Plan>& plan, ByteWriter& out);
-  std::shared_ptr<const Plan> read_plan(ByteReader& in, Shape shape);
+  // A stage behind the first has none of the dense layers: compile() has seen that the first one has them.
+  std::shared_ptr<const Plan> read_plan(ByteReader& in, Shape shape, bool without_dense_layers);
 
  private:
   std::map<std::weak_ptr<const Plan>, std::int64_t, std::owner_less<>> ids_;  // the leader's

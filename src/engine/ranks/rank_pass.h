@@ -14,16 +14,17 @@
 
 namespace mneme {
 
-// Errors  kUnsupported: the plan decides over all heads of a layer.
-void expect_ranks_do(const Plan& plan);
+// Errors  kUnsupported: the plan decides over heads, or layers, that other ranks have.
+void expect_ranks_do(const Plan& plan, RankSplit split);
 // Why, as half a sentence; null: ranks run it.
-const char* rank_refusal(const Plan& plan);
+const char* rank_refusal(const Plan& plan, RankSplit split);
 
 class RankPass final : public ForwardPass {
  public:
   struct Options {
     int audit_every = 0;
     int ranks_here = 1;  // processes that share this machine's memory
+    RankSplit split = RankSplit::kHeads;
   };
   // Requires  `part` is of rank_checkpoint(); `ranks` outlives the pass.
   RankPass(std::unique_ptr<Model> part, const CpuContext& context, Collective& ranks, Options options);
@@ -41,7 +42,7 @@ class RankPass final : public ForwardPass {
   // After an error the engine answers the requests with it; no step of this pass succeeds again.
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   void set_observer(DecodeObserver* observer) override { forward_.set_observer(observer); }
-  void expect_method(const Plan& plan) const override { expect_ranks_do(plan); }
+  void expect_method(const Plan& plan) const override { expect_ranks_do(plan, options_.split); }
   const Model* model() const override { return model_.get(); }
 
  private:

@@ -60,7 +60,8 @@ void expect_device(const RankSetup& ranks) {
 RankSetup process_ranks() {
   const RankGroup* const group = RankGroup::current();
   if (group == nullptr) return {};
-  return {.world = &group->world(), .ranks_here = group->ranks_here(), .shares_gpu = group->shares_gpu()};
+  return {.world = &group->world(), .ranks_here = group->ranks_here(), .shares_gpu = group->shares_gpu(),
+          .split = group->options().pipeline_parallel > 1 ? RankSplit::kLayers : RankSplit::kHeads};
 }
 
 EngineOptions options_of_leader(Collective& world, const EngineOptions& mine) {
@@ -90,16 +91,19 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
   if (options.device == Device::kCuda) expect_device(ranks);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  std::unique_ptr<Model> part = Model::load(rank_checkpoint(std::move(whole), world.rank(), world.size()),
-                                            {.context = options.context}, context, progress);
+  auto checkpoint = ranks.split == RankSplit::kLayers
+                        ? stage_checkpoint(std::move(whole), world.rank(), world.size())
+                        : rank_checkpoint(std::move(whole), world.rank(), world.size());
+  std::unique_ptr<Model> part =
+      Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
   world.barrier(Patience::kWhileTheyLive);  // disks differ
   if (options.device == Device::kCuda) {
     const ForwardBackend* backend = Backend<ForwardBackend>::find();
-    return std::make_unique<Engine>(backend->make(std::move(part), mine, &world), mine, std::move(pool));
+    return std::make_unique<Engine>(backend->make(std::move(part), mine, &world, ranks.split), mine, std::move(pool));
   }
   auto pass = std::make_unique<RankPass>(
       std::move(part), context, world,
-      RankPass::Options{.audit_every = options.audit_every, .ranks_here = ranks.ranks_here});
+      RankPass::Options{.audit_every = options.audit_every, .ranks_here = ranks.ranks_here, .split = ranks.split});
   return std::make_unique<Engine>(std::move(pass), mine, std::move(pool));
 }
 

@@ -17,6 +17,7 @@ struct RankSetup {
   Collective* world = nullptr;  // null: one rank
   int ranks_here = 1;           // on this machine
   bool shares_gpu = false;      // RankGroup::shares_gpu()
+  RankSplit split = RankSplit::kHeads;
 };
 // RankGroup::current()'s.
 RankSetup process_ranks();

@@ -49,6 +49,11 @@ std::string part_name(const fs::path& path, std::uint64_t session, int rank, int
   return fmt::format("{}.{:016x}.rank{}of{}", path.filename().string(), session, rank, size);
 }
 
+void expect_heads(const RankLink& link) {
+  if (link.split() != RankSplit::kHeads)
+    fail(ErrorKind::kUnsupported, "sessions are not saved or restored with --pipeline-parallel-size yet");
+}
+
 struct Saving {
   RequestId id;
   std::uint64_t session = 0;  // names the parts
@@ -110,6 +115,7 @@ RestoredSequence restore_part(const RunningModel& model, const fs::path& path, L
 
 void save_by_ranks(const RunningModel& model, RequestId id, SessionContent content, const fs::path& path, Links links) {
   RankLink& link = *model.engine->ranks();
+  expect_heads(link);
   const auto tokens = model.engine->tokens(id);
   const std::uint64_t session = session_checksum(std::as_bytes(tokens)) ^ std::random_device{}();  // saved again: others
   const Saving saving{.id = id, .session = session, .path = fs::absolute(path), .links = links};
@@ -141,6 +147,7 @@ void save_by_ranks(const RunningModel& model, RequestId id, SessionContent conte
 RestoredSequence restore_by_ranks(const RunningModel& model, const fs::path& path, Links links) {
   const fs::path at = fs::absolute(path);
   RankLink& link = *model.engine->ranks();
+  expect_heads(link);
   link.call(RankCall::kRestore, true, [&](ByteWriter& out) {
     out.put(underlying(links));
     out.put(at.string());

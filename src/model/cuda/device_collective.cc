@@ -41,6 +41,13 @@ class NcclDeviceCollective final : public DeviceCollective {
   void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) override {
     nccl_.all_gather(part, out, n * sizeof(float), context.stream);
   }
+  void broadcast(float* values, std::size_t n, int root, const CudaContext& context) override {
+    nccl_.broadcast(values, n * sizeof(float), root, context.stream);
+  }
+  void hand_on(float* values, std::size_t n, int from, const CudaContext& context) override {
+    if (ranks_.rank() == from) nccl_.send(values, n * sizeof(float), from + 1, context.stream);
+    if (ranks_.rank() == from + 1) nccl_.receive(values, n * sizeof(float), from, context.stream);
+  }
   void begin_step() override {
     expect_all_well();
     const std::lock_guard lock(mutex_);
@@ -109,8 +116,19 @@ class HostDeviceCollective final : public DeviceCollective {
     const std::size_t bytes = n * sizeof(float);
     auto* const here = staged(bytes);
     copy(here, values, bytes, context);
-    call({.owner = this, .values = here, .n = n, .out = nullptr}, context);
+    call({.owner = this, .values = here, .n = n}, context);
     copy(values, here, bytes, context);
+  }
+  void broadcast(float* values, std::size_t n, int root, const CudaContext& context) override {
+    const std::size_t bytes = n * sizeof(float);
+    auto* const here = staged(bytes);
+    if (ranks_.rank() == root) copy(here, values, bytes, context);
+    call({.owner = this, .values = here, .n = n, .root = root}, context);
+    if (ranks_.rank() != root) copy(values, here, bytes, context);
+  }
+  // Every rank is told, as the processes' own collective has no pairs.
+  void hand_on(float* values, std::size_t n, int from, const CudaContext& context) override {
+    broadcast(values, n, from, context);
   }
   void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) override {
     const std::size_t bytes = n * sizeof(float), all = bytes * static_cast<std::size_t>(ranks_.size());
@@ -128,7 +146,8 @@ class HostDeviceCollective final : public DeviceCollective {
     HostDeviceCollective* owner;
     float* values;
     std::size_t n;
-    float* out;  // null: a sum in place
+    float* out = nullptr;  // of a gather; null: a sum in place,
+    int root = -1;         // or where there is one, a broadcast
   };
 
   float* staged(std::size_t bytes) const {
@@ -140,7 +159,7 @@ class HostDeviceCollective final : public DeviceCollective {
   }
   // Graphs replay a call with the same argument: it stays where it is.
   void call(const Call& call, const CudaContext& context) {
-    Call& kept = calls_.try_emplace(std::tuple(call.values, call.out, call.n), call).first->second;
+    Call& kept = calls_.try_emplace(std::tuple(call.values, call.out, call.n, call.root), call).first->second;
     cuda_check(cudaLaunchHostFunc(context.stream, &HostDeviceCollective::run, &kept), "a host function");
   }
   // On a thread of CUDA's; the one that enqueued the step waits for it. What fails once is not tried again.
@@ -150,7 +169,9 @@ class HostDeviceCollective final : public DeviceCollective {
     if (self.failed_.load()) return;
     try {
       const std::span<float> values(call.values, call.n);
-      if (call.out == nullptr) {
+      if (call.root >= 0) {
+        self.ranks_.broadcast(std::as_writable_bytes(values), call.root);
+      } else if (call.out == nullptr) {
         self.ranks_.all_reduce(values);
       } else {
         self.ranks_.all_gather(std::as_bytes(values), std::as_writable_bytes(std::span(
@@ -173,7 +194,7 @@ class HostDeviceCollective final : public DeviceCollective {
 
   Collective& ranks_;
   PinnedBuffer staged_;  // a result, then what a gather takes
-  std::map<std::tuple<float*, float*, std::size_t>, Call> calls_;
+  std::map<std::tuple<float*, float*, std::size_t, int>, Call> calls_;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
   std::string why_;

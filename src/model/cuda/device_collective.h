@@ -1,7 +1,8 @@
 // What the ranks of a model exchange within a step on their GPUs. Calls enqueue on the step's one stream and can be
 // captured; every rank enqueues the same calls in the same order.
 //
-//   NCCL       ncclAllReduce and ncclAllGather; one process a GPU. The reference for forms to come.
+//   NCCL       ncclAllReduce, ncclAllGather, ncclBroadcast, ncclSend and ncclRecv; one process a GPU. The reference for
+//              forms to come.
 //   by host    a copy to page-locked memory, a host function that calls the processes' own Collective, a copy back. Slow;
 //              ranks may share a GPU, so it is what tests run on one card.
 //
@@ -29,6 +30,11 @@ class DeviceCollective {
   virtual void all_reduce(float* values, std::size_t n, const CudaContext& context) = 0;
   // out [size, n] from part [n] of each rank, f32.
   virtual void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) = 0;
+
+  // [n] f32 of `root`.
+  virtual void broadcast(float* values, std::size_t n, int root, const CudaContext& context) = 0;
+  // [n] f32 of rank `from` to the rank after it. Every rank calls it; to others `values` is scratch.
+  virtual void hand_on(float* values, std::size_t n, int from, const CudaContext& context) = 0;
 
   // Around everything of a step, the host's wait for it included.
   virtual void begin_step() = 0;

@@ -63,7 +63,8 @@ struct CudaForward::Impl {
   CudaAttention attention;
   std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
-  DeviceCollective* ranks;                  // null: the model is whole
+  DeviceCollective* ranks;   // that share every layer; null: these layers are whole
+  DeviceCollective* stages;  // that share the layers, in order; null: this rank has all
   std::int32_t vocab_part = 0;              // columns of `logits` that a rank computes
   std::int32_t few_rows;  // steps with at most so many rows, one a sequence, take layer_few()
 
@@ -116,6 +117,11 @@ struct CudaForward::Impl {
   void add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n);
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
+  bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
+  bool is_first_stage() const { return stages == nullptr || stages->ranks().rank() == 0; }
+  void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
+  void hand_rows_on(std::int32_t n);
+  void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
     return layer == 0 || experts || ranks ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
@@ -131,7 +137,9 @@ struct CudaForward::Impl {
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
-    : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o), ranks(o.ranks) {
+    : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o),
+      ranks(o.split == RankSplit::kHeads ? o.ranks : nullptr),
+      stages(o.split == RankSplit::kLayers ? o.ranks : nullptr) {
   q_width = static_cast<std::int32_t>(config.n_heads * config.head_dim);
   kv_width = static_cast<std::int32_t>(config.n_kv_heads * config.head_dim);
   few_rows = skinny_rows(weights);
@@ -176,7 +184,7 @@ void CudaForward::Impl::allocate() {
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
   const std::size_t part = sequences * static_cast<std::size_t>(vocab_part) * 4;
-  arrays.add(rank_rows, ranks != nullptr ? rows * hidden * 4 : 0);
+  arrays.add(rank_rows, ranks != nullptr || stages != nullptr ? rows * hidden * 4 : 0);
   arrays.add(rank_logits, part);
   arrays.add(all_rank_logits, ranks != nullptr ? part * static_cast<std::size_t>(ranks->ranks().size()) : 0);
   arrays.add(best_token, sequences * 4);
@@ -297,6 +305,28 @@ void CudaForward::Impl::gather_logits(std::int32_t n) {
   join_vocabulary_cuda(all_rank_logits, n, vocab_part, static_cast<std::int32_t>(config.vocab), logits, serial());
 }
 
+// Rows of the residual stream that this rank's layers begin with: embeddings, or those behind the stage before.
+void CudaForward::Impl::begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out,
+                                       const CudaContext& context) {
+  if (is_first_stage()) return embed_cuda(tokens, n, weights.embedding(), out, context);
+  const std::size_t elements = static_cast<std::size_t>(n) * static_cast<std::size_t>(config.hidden);
+  for (int stage = 0; stage < stages->ranks().rank(); ++stage) stages->hand_on(rank_rows, elements, stage, serial());
+  set_bytes(residual, 0, elements * sizeof(float), stream);
+  add_summed_rows_cuda(rank_rows, n, static_cast<std::int32_t>(config.hidden), out, serial());
+}
+
+void CudaForward::Impl::hand_rows_on(std::int32_t n) {
+  const std::size_t elements = static_cast<std::size_t>(n) * static_cast<std::size_t>(config.hidden);
+  const int mine = stages->ranks().rank();
+  for (int stage = mine; stage + 1 < stages->ranks().size(); ++stage)
+    stages->hand_on(stage == mine ? residual : rank_rows, elements, stage, serial());
+}
+
+void CudaForward::Impl::share_logits(std::int32_t n) {
+  stages->broadcast(logits, static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab),
+                    stages->ranks().size() - 1, serial());
+}
+
 // RoPE angles of the rows' positions, and of their remapped positions.
 void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context) {
   const auto half = static_cast<std::int32_t>(config.head_dim / 2);
@@ -308,16 +338,19 @@ void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, con
 void CudaForward::Impl::launch_few(std::int32_t n) {
   const CudaRowArrays rows = CudaRowArrays::at(graph_base, kGraphRows);
   const CudaContext context = overlapped();
-  embed_cuda(
-      rows.tokens, n, weights.embedding(),
+  begin_residual(
+      n, rows.tokens,
       {.residual = residual, .norm_weight = weights.layers().front().attn_norm, .x_next = normed, .sums = sums_embed},
       context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n),
-                   {.y = ranks == nullptr ? logits : rank_logits, .stride = vocab_part}, workspace, context);
+  if (stages != nullptr) hand_rows_on(n);
+  if (is_last_stage())
+    skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n),
+                     {.y = ranks == nullptr ? logits : rank_logits, .stride = vocab_part}, workspace, context);
   if (ranks != nullptr) gather_logits(n);
+  if (stages != nullptr) share_logits(n);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   attention.join(stream);
 }
@@ -371,11 +404,11 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
   const CudaContext context = serial();
-  embed_cuda(rows.tokens, n, weights.embedding(),
-             {.residual = residual, .norm_weight = nullptr, .x_next = nullptr, .sums = nullptr}, context);
+  begin_residual(n, rows.tokens, {.residual = residual}, context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
   decode_only ? attention.finish_graph(n, rows, stream) : attention.finish_spans(rows, stream);
+  if (stages != nullptr) hand_rows_on(n);
   attention.join(stream);
 }
 
@@ -386,7 +419,7 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
                 static_cast<float>(config.rms_eps), normed, context);
   const bool bf16 = !is_quantised(weights.head().dtype);
   const std::int32_t most = bf16 ? few_rows : kSkinnyRows;
-  for (std::int32_t first = 0; first < n; first += most) {
+  for (std::int32_t first = 0; first < n && is_last_stage(); first += most) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
     float* y = ranks == nullptr ? logits + std::int64_t{first} * config.vocab
@@ -398,6 +431,7 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
     skinny_gemm_cuda(x, std::min(left, most), weights.head(), {}, {.y = y, .stride = vocab_part}, workspace, context);
   }
   if (ranks != nullptr) gather_logits(n);
+  if (stages != nullptr) share_logits(n);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
 }
 
@@ -563,11 +597,11 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
 
 ConstTensorView CudaForward::Impl::step_of_rank(const ForwardInput& input,
                                                 const std::optional<std::span<const SamplingRule>>& rules) {
-  if (ranks == nullptr) return step(input, rules);
-  expect_agreement(ranks->ranks(), "step", step_hash(input));
-  ranks->begin_step();
+  if (options.ranks == nullptr) return step(input, rules);
+  expect_agreement(options.ranks->ranks(), "step", step_hash(input));
+  options.ranks->begin_step();
   const ConstTensorView out = step(input, rules);
-  ranks->end_step();
+  options.ranks->end_step();
   return out;
 }
 

@@ -38,9 +38,10 @@ struct CudaForwardOptions {
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.
   std::int32_t audit_every = 0;
-  // With the ranks that share the model, whose part `model` is (rank_checkpoint), as the weights' head is
-  // (vocabulary_range); null: it is whole. Outlives the pass.
+  // With the ranks that share the model, whose part `model` is (rank_checkpoint or stage_checkpoint); where they share
+  // heads, the weights' head is a part too (vocabulary_range). Null: it is whole. Outlives the pass.
   DeviceCollective* ranks = nullptr;
+  RankSplit split = RankSplit::kHeads;
   // Tests: selections and recalls start up to this much later.
   std::int32_t delay_us = 0;
 };

@@ -109,4 +109,53 @@ std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, i
   return std::make_unique<RankCheckpoint>(std::move(whole), rank, size);
 }
 
+namespace {
+
+class StageCheckpoint final : public Checkpoint {
+ public:
+  StageCheckpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages)
+      : whole_(std::move(whole)), config_(stage_config(whole_->config(), stage, n_stages)) {
+    const RankRange layers = stage_layers(whole_->config().n_layers, stage, n_stages);
+    for (const CheckpointTensor& t : whole_->tensors()) {
+      CheckpointTensor& here = tensors_.emplace_back(t);
+      if (!t.name.starts_with("blk.")) continue;
+      const std::size_t dot = t.name.find('.', 4);
+      const std::int64_t layer = std::stoll(t.name.substr(4, dot - 4));
+      here.name = fmt::format("blk.{}{}", layer - layers.first, t.name.substr(dot));
+      if (layer < layers.first || layer >= layers.end) tensors_.pop_back();
+    }
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return whole_->tokenizer(); }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return whole_->metadata(); }
+  std::string_view format() const override { return whole_->format(); }
+
+ private:
+  std::unique_ptr<Checkpoint> whole_;
+  ModelConfig config_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+}  // namespace
+
+RankRange stage_layers(std::int64_t n_layers, int stage, int n_stages) {
+  return {.first = n_layers * stage / n_stages, .end = n_layers * (stage + 1) / n_stages};
+}
+
+ModelConfig stage_config(ModelConfig c, int stage, int n_stages) {
+  if (c.n_layers < n_stages)
+    fail(ErrorKind::kOption, "--pipeline-parallel-size {}: the model has {} layers", n_stages, c.n_layers);
+  const RankRange layers = stage_layers(c.n_layers, stage, n_stages);
+  if (!c.windowed.empty())
+    c.windowed = std::vector<bool>(c.windowed.begin() + layers.first, c.windowed.begin() + layers.end);
+  c.n_layers = layers.size();
+  return c;
+}
+
+std::unique_ptr<Checkpoint> stage_checkpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages) {
+  return std::make_unique<StageCheckpoint>(std::move(whole), stage, n_stages);
+}
+
 }  // namespace mneme

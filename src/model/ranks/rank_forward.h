@@ -5,6 +5,9 @@
 //   a layer   two sums over the ranks: behind attention and behind the feed-forward layer
 //   the head  logits of each rank's part of the vocabulary, gathered to all
 //
+// With RankSplit::kLayers each rank has some whole layers instead: rows of the residual stream go from one to the next,
+// and logits from the last one to all.
+//
 // Each step compares step_hash() first. On the CPU sums are added in the order of the ranks, so residuals and logits have
 // the same bits on every rank.
 #pragma once

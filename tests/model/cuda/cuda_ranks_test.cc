@@ -1,6 +1,7 @@
 // Two ranks on one GPU, as two processes over host memory, beside one that has the whole model: logits of prompts, of
 // steps and of replayed graphs, under every kind of selection; ranks that end and that stall. NCCL with one rank runs
 // the same path.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -40,6 +41,7 @@ struct Case {
   DType type = DType::kBF16;
   KvStore store = KvStore::kDevice;
   const char* method = "";
+  RankSplit split = RankSplit::kHeads;
 };
 
 std::unique_ptr<Checkpoint> checkpoint_of(const Case& c) {
@@ -77,7 +79,7 @@ std::vector<float> logits_of(const Model& model, CudaForward& forward, const Cas
 }
 
 CudaForwardOptions options_of(const Model& model, const Case& c, DeviceCollective* ranks) {
-  return {.max_rows = kChunk, .max_sequences = 2, .max_context = model.max_context(), .store = c.store, .ranks = ranks};
+  return {.max_rows = kChunk, .max_sequences = 2, .max_context = model.max_context(), .store = c.store, .ranks = ranks, .split = c.split};
 }
 
 std::vector<float> whole(const Case& c, const CpuContext& cpu) {
@@ -95,10 +97,14 @@ std::unique_ptr<DeviceCollective> by_host(Collective& ranks, const Model& model,
 using MakeCollective = std::unique_ptr<DeviceCollective>(Collective&, const Model&, const Case&);
 
 std::vector<float> part(Collective& ranks, const Case& c, const CpuContext& cpu, MakeCollective* make = by_host) {
-  const auto model = Model::load(rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()), {}, cpu);
+  const bool layers = c.split == RankSplit::kLayers;
+  const auto model = Model::load(layers ? stage_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size())
+                                        : rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()),
+                                 {}, cpu);
   const auto collective = make(ranks, *model, c);
   const Stream stream = Stream::make();
-  const RankRange head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
+  std::optional<RankRange> head;
+  if (!layers) head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
   CudaForward forward(*model, CudaWeights::load(*model, stream, {}, {}, head), Stream::make(),
                       options_of(*model, c, collective.get()));
   return logits_of(*model, forward, c);
@@ -115,9 +121,9 @@ int compare(Collective& ranks, const std::vector<Case>& cases, MakeCollective* m
     const std::vector<float> mine = part(ranks, c, cpu, make);
     const std::vector<float> expected = whole(c, cpu);
     const double error = relative_error(mine, expected);
-    std::fprintf(stderr, "rank %d of %d, %s %s %s %s: %.2g\n", ranks.rank(), ranks.size(),
-                 std::string(architecture_name(c.architecture)).c_str(), dtype_name(c.type),
-                 c.store == KvStore::kHost ? "host" : "device", c.method, error);
+    fmt::print(stderr, "rank {} of {}, {} {} {} {}: {:.2g}\n", ranks.rank(), ranks.size(),
+               architecture_name(c.architecture), dtype_name(c.type), c.store == KvStore::kHost ? "host" : "device",
+               c.method, error);
     if (!(error <= kTolerance)) code = kWrong;
   }
   return code;
@@ -152,6 +158,19 @@ TEST(CudaRanks, FourRanks) {
   const std::vector<int> codes = in_children(4, [&](Collective& ranks) { return compare(ranks, cases); });
   if (no_device(codes)) GTEST_SKIP() << "no GPU";
   EXPECT_THAT(codes, Each(kRight));
+}
+
+// One layer, two layers; one each.
+TEST(CudaRanks, LayersOverTwoAndThreeRanks) {
+  const std::vector<Case> cases = {
+      {.split = RankSplit::kLayers},
+      {.type = DType::kQ8_0, .split = RankSplit::kLayers},
+      {.store = KvStore::kHost, .method = "freekv:budget=256,sink=32,recent=64,dense=none", .split = RankSplit::kLayers}};
+  for (const int size : {2, 3}) {
+    const std::vector<int> codes = in_children(size, [&](Collective& ranks) { return compare(ranks, cases); });
+    if (no_device(codes)) GTEST_SKIP() << "no GPU";
+    EXPECT_THAT(codes, Each(kRight));
+  }
 }
 
 TEST(CudaRanks, OneRankByNccl) {

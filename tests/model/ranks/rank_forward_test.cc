@@ -116,6 +116,25 @@ TEST(RankForward, LogitsOfSeveralRanksAreThoseOfOne) {
   }
 }
 
+// Layers over ranks add nothing up: the same bits.
+TEST(RankForward, LogitsOfLayersOverRanksAreThoseOfOne) {
+  for (const char* method : {"", "quest:budget=128,sink=32,recent=32,dense=none", "tova:budget=96,recent=48"}) {
+    const std::vector<float> expected = one_rank(Architecture::kQwen3, method);
+    EXPECT_THAT(in_threads(2,
+                           [&](Collective& ranks) {
+                             ThreadPool threads(1);
+                             const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+                             const auto model = Model::load(
+                                 stage_checkpoint(checkpoint_of(Architecture::kQwen3), ranks.rank(), 2), {}, context);
+                             Forward forward(*model, context, &ranks, RankSplit::kLayers);
+                             EXPECT_EQ(logits_of(*model, forward, method), expected) << method;
+                           }),
+                Each(""));
+  }
+  EXPECT_THAT(error_message(ErrorKind::kOption, [] { stage_checkpoint(checkpoint_of(Architecture::kLlama), 0, 99); }),
+              HasSubstr("--pipeline-parallel-size 99: the model has"));
+}
+
 TEST(RankForward, EveryDenseArchitecture) {
   for (const Architecture a :
        {Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3, Architecture::kMistral3}) {
