@@ -96,8 +96,8 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
                              .unfused = options.unfused};
   std::optional<RankRange> head;
   if (Collective* const ranks = options.ranks; ranks != nullptr) {
-    b.ranks = make_device_collective(
-        *ranks, CudaForward::rank_message_bytes(b.model->config(), forward, ranks->size()));
+    b.ranks =
+        make_device_collective(*ranks, CudaForward::rank_message_bytes(b.model->config(), forward, ranks->size()));
     forward.ranks = b.ranks.get();
     head = vocabulary_range(b.model->config().vocab, ranks->rank(), ranks->size());
   }

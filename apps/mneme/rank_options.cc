@@ -17,9 +17,8 @@ namespace {
 std::string asked(const RankOptions& r, const EngineOptions& e) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.tensor_parallel, r.pipeline_parallel,
                      name_of(e.device), e.gpu_layers, name_of(e.kv_store), name_of(e.kv_cache_dtype), e.context,
-                     e.kv_memory_bytes, e.max_sequences, e.max_batched_tokens, name_of(e.kv_admission),
-                     e.deterministic, e.audit_every,
-                     e.kv.method == kAutoMethod ? e.kv.method : print_recipe(recipe_of(e.kv)));
+                     e.kv_memory_bytes, e.max_sequences, e.max_batched_tokens, name_of(e.kv_admission), e.deterministic,
+                     e.audit_every, e.kv.method == kAutoMethod ? e.kv.method : print_recipe(recipe_of(e.kv)));
 }
 
 }  // namespace

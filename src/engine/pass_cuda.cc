@@ -71,13 +71,15 @@ std::optional<RankRange> head_rows_of(const Model& model, const Collective* rank
 
 class CudaPass final : public ForwardPass {
  public:
-  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream, Collective* ranks, RankSplit split)
+  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream, Collective* ranks,
+           RankSplit split)
       : model_(std::move(model)),
         link_(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks, split)),
         collective_(collective_of(*model_, options, ranks)),
-        forward_(*model_,
-                 CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
-                 Stream::make(), forward_options(*model_, options, collective_.get(), split)),
+        forward_(
+            *model_,
+            CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
+            Stream::make(), forward_options(*model_, options, collective_.get(), split)),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take 9.0 ms a

@@ -30,7 +30,7 @@ struct ForwardImpl {
   OpTimer* timer = nullptr;
   Collective* ranks = nullptr;   // that share every layer; null: these layers are whole
   Collective* stages = nullptr;  // that share the layers, in order; null: this rank has all
-  WeightMatrix head;            // this rank's rows of it
+  WeightMatrix head;             // this rank's rows of it
   Activation head_part, head_parts;
 
   ForwardImpl(const Model& m, const CpuContext& c)

@@ -83,8 +83,7 @@ std::string visible_gpu(int gpu) {
   const char* seen = std::getenv("CUDA_VISIBLE_DEVICES");
   if (seen == nullptr || *seen == '\0') return std::to_string(gpu);
   std::string_view rest = seen;
-  for (int i = 0; i < gpu && !rest.empty(); ++i)
-    rest = rest.substr(std::min(rest.find(','), rest.size() - 1) + 1);
+  for (int i = 0; i < gpu && !rest.empty(); ++i) rest = rest.substr(std::min(rest.find(','), rest.size() - 1) + 1);
   if (rest.empty()) fail(ErrorKind::kOption, "--gpus: CUDA_VISIBLE_DEVICES={} has no GPU {}", seen, gpu);
   return std::string(rest.substr(0, rest.find(',')));
 }
@@ -103,8 +102,8 @@ void expect_sizes(const RankOptions& o) {
     fail(ErrorKind::kUnsupported, "--tensor-parallel-size {} and --pipeline-parallel-size {}: expected one of the two",
          o.tensor_parallel, o.pipeline_parallel);
   if (o.size() > SharedRegion::kMaxRanks)
-    fail(ErrorKind::kOption, "--tensor-parallel-size {}: expected at most {} ranks in all, found {}",
-         o.tensor_parallel, SharedRegion::kMaxRanks, o.size());
+    fail(ErrorKind::kOption, "--tensor-parallel-size {}: expected at most {} ranks in all, found {}", o.tensor_parallel,
+         SharedRegion::kMaxRanks, o.size());
   if (o.size() % o.n_nodes != 0 || o.node_rank >= o.n_nodes)
     fail(ErrorKind::kOption, "--nnodes {} --node-rank {}: {} ranks cannot be shared out so", o.n_nodes, o.node_rank,
          o.size());
@@ -266,7 +265,7 @@ void RankWatch::run(Collective& world, const std::function<void(const std::strin
 }
 
 RankGroup::~RankGroup() {
-  world_.reset();  // tells the others that this one has ended
+  world_.reset();              // tells the others that this one has ended
   constexpr int kLooks = 500;  // of 10 ms
   for (const int child : children_) {
     int looks = 0;

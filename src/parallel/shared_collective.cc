@@ -193,8 +193,7 @@ void SharedCollective::wait_for(int rank, Patience patience) {
       fail_all(fmt::format("rank {} did not answer within {} s", rank, options_.seconds));
     const auto begin = std::chrono::steady_clock::now();
     sleep_on(l.news, news);
-    waited +=
-        std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMostPerNap);
+    waited += std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMostPerNap);
   }
 }
 

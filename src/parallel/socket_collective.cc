@@ -317,7 +317,8 @@ void SocketCollective::all_gather(std::span<const std::byte> part, std::span<std
 void SocketCollective::broadcast(std::span<std::byte> bytes, int root, Patience patience) {
   MNEME_CHECK(root >= 0 && root < size_, "rank {} of {}", root, size_);
   const auto pick = [root](std::vector<Message>& parts) { return std::move(parts[root].payload); };
-  const std::span<const std::byte> mine = rank_ == root ? std::span<const std::byte>(bytes) : std::span<const std::byte>();
+  const std::span<const std::byte> mine =
+      rank_ == root ? std::span<const std::byte>(bytes) : std::span<const std::byte>();
   const std::vector<std::byte> all = exchange(Kind::kBroadcast, bytes.size(), mine, pick, patience);
   MNEME_CHECK(all.size() == bytes.size(), "{} bytes of {}", all.size(), bytes.size());
   if (!all.empty()) std::memcpy(bytes.data(), all.data(), all.size());

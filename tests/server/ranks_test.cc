@@ -40,16 +40,14 @@ bool lives(pid_t pid) {
 }
 
 struct Served : Running {
-  explicit Served(std::vector<std::string> more, const Input& input = {})
-      : Running(with(std::move(more)), input) {
+  explicit Served(std::vector<std::string> more, const Input& input = {}) : Running(with(std::move(more)), input) {
     EXPECT_TRUE(wait_for_output(30, 120));
     const std::string line = output();
     port = static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1)));
   }
   static std::vector<std::string> with(std::vector<std::string> more) {
-    std::vector<std::string> command = {MNEME_BINARY, "serve",       "-m", MNEME_MODEL_FILE, "--port", "0",
-                                        "--quiet",    "--no-pin",    "-c", "1024",           "--parallel", "6",
-                                        "-b",         "64"};
+    std::vector<std::string> command = {MNEME_BINARY, "serve", "-m",   MNEME_MODEL_FILE, "--port", "0",  "--quiet",
+                                        "--no-pin",   "-c",    "1024", "--parallel",     "6",      "-b", "64"};
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
@@ -59,9 +57,11 @@ struct Served : Running {
 // Six requests at once: one a fork of three answers, two with the beginning of an earlier prompt, one with a schema, one
 // whose client leaves.
 std::vector<std::string> answers_of(std::uint16_t port) {
-  const std::string about = "The harbour lay quiet. The secret number of silver-harbour is 48213. Boats came and went. ";
+  const std::string about =
+      "The harbour lay quiet. The secret number of silver-harbour is 48213. Boats came and went. ";
   std::vector<Json> bodies;
-  for (const char* end : {"What is", "The number of silver-harbour is", "Boats", "And then the"})
+  for (const char* end :
+       {"The secret number of silver-harbour is", "The number of silver-harbour is", "Boats", "And then the"})
     bodies.push_back({{"prompt", about + about + about + end}, {"max_tokens", 10}, {"temperature", 0}});
   bodies[2]["n"] = 3;
   bodies[3]["response_format"] = {{"type", "json_object"}};
@@ -110,7 +110,9 @@ TEST(Ranks, AKilledRankEndsRequestsAndTheServer) {
       ASSERT_TRUE(client.read_until("data:"));
     }
     kill(children[0], SIGKILL);
-    if (!idle) EXPECT_TRUE(client.read_until("rank 1 ended"));
+    if (!idle) {
+      EXPECT_TRUE(client.read_until("rank 1 ended"));
+    }
     const Outcome end = server.wait();
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.err, HasSubstr("mneme: error: the ranks stopped: rank 1 ended"));
@@ -149,7 +151,10 @@ TEST(Ranks, RanksOfALauncherAnswerAsOne) {
   two.insert(two.end(), {"--tensor-parallel-size", "2"});
   const std::string port = std::to_string(20000 + getpid() % 20000);
   const auto place = [&](const char* rank) {
-    return Input{.env = {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_ADDR", "127.0.0.1"},
+    return Input{.env = {{"RANK", rank},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_RANK", rank},
+                         {"MASTER_ADDR", "127.0.0.1"},
                          {"MASTER_PORT", port}}};
   };
   Running second(run_with(two), place("1")), first(run_with(two), place("0"));
@@ -171,9 +176,10 @@ TEST(Ranks, RanksOfALauncherAnswerAsOne) {
 }
 
 TEST(Ranks, LayersOverThreeRanksAnswerAsOne) {
-  for (const char* method : {"full", "freekv", "tova"}) {
-    std::vector<std::string> ask = {"-p", "The secret number of silver-harbour is 48213. What is", "-n", "8",
-                                    "--deterministic", "--kv-method", method};
+  for (const char* method : {"full", "tova"}) {
+    std::vector<std::string> ask = {
+        "-p",  "The secret number of silver-harbour is 48213. What is", "-n", "8", "--deterministic", "--kv-method",
+        method};
     const Outcome expected = cli_test::run_program(run_with(ask));
     ask.insert(ask.end(), {"--pipeline-parallel-size", "3"});
     const Outcome here = cli_test::run_program(run_with(ask));
@@ -213,12 +219,12 @@ TEST(Ranks, ErrorsAreOneLine) {
 TEST(Ranks, APortThatIsInUseIsAnError) {
   Served other({});  // has its port
   const Input first{.env = {{"RANK", "0"}, {"WORLD_SIZE", "2"}}};
-  const Outcome end = cli_test::run_program(
-      run_with({"-p", "x", "-n", "1", "--tensor-parallel-size", "2", "--dist-init-addr",
-                "127.0.0.1:" + std::to_string(other.port)}),
-      first);
+  const Outcome end = cli_test::run_program(run_with({"-p", "x", "-n", "1", "--tensor-parallel-size", "2",
+                                                      "--dist-init-addr", "127.0.0.1:" + std::to_string(other.port)}),
+                                            first);
   EXPECT_EQ(end.code, 2);
-  EXPECT_THAT(end.err, HasSubstr("cannot listen at 127.0.0.1:" + std::to_string(other.port) + ": Address already in use"));
+  EXPECT_THAT(end.err,
+              HasSubstr("cannot listen at 127.0.0.1:" + std::to_string(other.port) + ": Address already in use"));
   kill(other.pid(), SIGTERM);
   other.wait();
 }

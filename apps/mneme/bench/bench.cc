@@ -19,11 +19,11 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "apps/mneme/rank_options.h"
-#include "src/engine/ranks/rank_pass.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
+#include "src/engine/ranks/rank_pass.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -213,9 +213,8 @@ int bench(BenchCommand o) {
       o.machine.threads, o.machine.no_pin ? Pinning::kNone : Pinning::kPinned, parse_numa_policy(o.machine.numa));
   ThreadPool& pool = *threads;
   const CpuContext cpu{.pool = &pool, .rounding = o.machine.deterministic ? Rounding::kFixed : Rounding::kFast};
-  std::unique_ptr<Model> model =
-      load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere,
-                       ranks ? &ranks->world() : nullptr);
+  std::unique_ptr<Model> model = load_bench_model(
+      o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere, ranks ? &ranks->world() : nullptr);
   const BenchOptions options{.kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)}),
                              .steps = o.cases.steps,
                              .warmup = o.cases.warmup,

@@ -57,10 +57,8 @@ int allreduce(const AllReduceCommand& o) {
   ranks->world().barrier(Patience::kWhileTheyLive);
   if (!ranks->leads()) return 0;
   AnswerWriter out;
-  const nlohmann::ordered_json json = {{"test", "allreduce"},
-                                       {"device", o.device},
-                                       {"ranks", ranks->world().size()},
-                                       {"results", results}};
+  const nlohmann::ordered_json json = {
+      {"test", "allreduce"}, {"device", o.device}, {"ranks", ranks->world().size()}, {"results", results}};
   out.write(o.json ? json.dump() : table);
   out.end_line();
   return 0;

@@ -92,8 +92,7 @@ WeightMix bench_weight_mix(const BenchModelOptions& o) {
 }
 
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t context, const CpuContext& cpu,
-                                        const ProgressFn& progress, ShapeWeights weights,
-                                        const Collective* ranks) {
+                                        const ProgressFn& progress, ShapeWeights weights, const Collective* ranks) {
   expect_one(o);
   const ModelOptions options{.context = context};
   const auto shape = [&] {

@@ -205,8 +205,7 @@ int run(RunOptions options) {
   const Recipe recipe = recipe_of(options.engine.kv, &note);
   options.engine.pin_threads = !options.no_pin;
   const std::unique_ptr<RankGroup> ranks = join_ranks(options.ranks, options.engine);
-  if (ranks && !ranks->leads())
-    return follow_leader(*ranks, model_file(options.model, false), options.engine);
+  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(options.model, false), options.engine);
   say_note(note);
   say_note(weak_default(recipe));
   // Keys and values of a session are as they were stored.

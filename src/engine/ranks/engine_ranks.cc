@@ -27,8 +27,13 @@ void Engine::Impl::tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments)
   if (ranks != nullptr && ranks->leads()) ranks->call(call, room_may_differ(), arguments);
 }
 
+// What ends or holds a request is also called by destructors. Where the ranks have stopped nobody is left to be told, and
+// the next step says so.
 void Engine::Impl::tell(RankCall call, RequestId id) {
-  tell(call, [id](ByteWriter& out) { out.put(id.value); });
+  try {
+    tell(call, [id](ByteWriter& out) { out.put(id.value); });
+  } catch (const RanksStopped&) {
+  }
 }
 
 void Engine::Impl::tell_input(RankCall call, RequestId from, std::int32_t n_shared, const RequestInput& input) {
@@ -43,68 +48,57 @@ void Engine::Impl::close_pages_without_room(Request& request) {
   if (!agreed(reserved_blocks() <= pool->n_free())) request.close_pages();
 }
 
-bool Engine::follow(FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other) {
-  Impl& e = *impl_;
-  MNEME_CHECK(e.follows(), "this engine repeats nobody's calls");
-  const auto [call, bytes] = e.ranks->next_call();
-  ByteReader in(bytes, "a call of rank 0");
+namespace {
+
+// Impl: Engine::Impl, which is the engine's own.
+template <typename Impl>
+void repeat(Engine& engine, Impl& e, RankCall call, ByteReader& in) {
   const auto id = [&in] { return RequestId(in.read<std::int64_t>("a request")); };
-  const auto shape = [this] { return method_shape(); };
+  const auto number = [&in] { return in.read<std::int32_t>("a number of tokens"); };
+  const auto shape = [&engine] { return engine.method_shape(); };
   const bool later_stage = e.ranks->split() == RankSplit::kLayers;
-  const auto input_of = [&](auto act) {
+  const auto input = [&] { return e.rank_requests.read(in, shape, later_stage); };
+  // Arguments are read in the order in which they were written.
+  if (call <= RankCall::kKeepGoing) {
     const RequestId from = id();
-    const auto n_shared = in.read<std::int32_t>("a number of tokens");
-    act(from, n_shared, e.rank_requests.read(in, shape, later_stage));
-  };
+    const std::int32_t n_shared = number();
+    if (call == RankCall::kSubmit) engine.submit(input());
+    if (call == RankCall::kFork) engine.fork(from, input());
+    if (call == RankCall::kForkPrefix) engine.fork_prefix(from, n_shared, input());
+    if (call == RankCall::kKeepGoing) engine.keep_going(from, input());
+  } else if (call == RankCall::kTakePrefix) {
+    const RequestId to = id(), from = id();
+    engine.take_prefix(to, from, number());
+  } else if (call == RankCall::kAttach) {
+    const RequestId to = id();
+    engine.attach_method(to, e.rank_requests.read_plan(in, shape, later_stage));
+  } else if (call == RankCall::kStep) {
+    e.ranks->set_prompt_limit(number());
+    engine.step();
+  } else {
+    const RequestId of = id();
+    if (call == RankCall::kHold) engine.hold(of);
+    if (call == RankCall::kUnhold) engine.unhold(of);
+    if (call == RankCall::kCancel) engine.cancel(of);
+    if (call == RankCall::kStop) engine.stop(of);
+  }
+}
+
+}  // namespace
+
+bool Engine::follow(FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other) {
+  MNEME_CHECK(impl_->follows(), "this engine repeats nobody's calls");
+  const auto [call, bytes] = impl_->ranks->next_call();
+  if (call == RankCall::kEnd) return false;
   try {
-    switch (call) {
-      case RankCall::kSubmit:
-        input_of([&](RequestId, std::int32_t, RequestInput input) { submit(std::move(input)); });
-        break;
-      case RankCall::kFork:
-        input_of([&](RequestId from, std::int32_t, RequestInput input) { fork(from, std::move(input)); });
-        break;
-      case RankCall::kForkPrefix:
-        input_of([&](RequestId from, std::int32_t n, RequestInput input) { fork_prefix(from, n, std::move(input)); });
-        break;
-      case RankCall::kKeepGoing:
-        input_of([&](RequestId from, std::int32_t, RequestInput input) { keep_going(from, std::move(input)); });
-        break;
-      case RankCall::kHold:
-        hold(id());
-        break;
-      case RankCall::kUnhold:
-        unhold(id());
-        break;
-      case RankCall::kTakePrefix: {
-        const RequestId to = id(), from = id();
-        take_prefix(to, from, in.read<std::int32_t>("a number of tokens"));
-        break;
-      }
-      case RankCall::kCancel:
-        cancel(id());
-        break;
-      case RankCall::kStop:
-        stop(id());
-        break;
-      case RankCall::kAttach: {
-        const RequestId to = id();
-        attach_method(to, e.rank_requests.read_plan(in, shape, later_stage));
-        break;
-      }
-      case RankCall::kStep:
-        e.ranks->set_prompt_limit(in.read<std::int32_t>("a number of tokens"));
-        step();
-        break;
-      case RankCall::kSave:
-      case RankCall::kRestore:
-        other(underlying(call), bytes);
-        break;
-      case RankCall::kEnd:
-        return false;
+    if (call == RankCall::kSave || call == RankCall::kRestore) {
+      other(underlying(call), bytes);
+    } else {
+      ByteReader in(bytes, "a call of rank 0");
+      repeat(*this, *impl_, call, in);
     }
-  } catch (const std::exception& e_here) {
-    e.ranks->ranks().abort(e_here.what());
+  } catch (const std::exception& e) {
+    impl_->ranks->ranks().abort(e.what());
     throw;
   }
   return true;

@@ -127,9 +127,9 @@ std::shared_ptr<const Plan> RankRequests::read_plan(ByteReader& in, Shape shape,
 void RankRequests::write(const RequestInput& input, ByteWriter& out) {
   put_tokens(out, input.prompt);
   put_tokens(out, input.end_tokens);
-  for (const std::int32_t number : {input.max_tokens, input.priority, input.group, input.group_limit,
-                                    input.decode_prompt_tail, input.score_prompt.value_or(-1), input.top_logprobs,
-                                    input.question_span.first, input.question_span.second})
+  for (const std::int32_t number :
+       {input.max_tokens, input.priority, input.group, input.group_limit, input.decode_prompt_tail,
+        input.score_prompt.value_or(-1), input.top_logprobs, input.question_span.first, input.question_span.second})
     out.put(number);
   for (const bool flag : {input.score_tail, input.keep_sequence, input.on_logits != nullptr})
     out.put(std::uint8_t{flag});
@@ -141,9 +141,9 @@ RequestInput RankRequests::read(ByteReader& in, Shape shape, bool without_dense_
   input.prompt = read_tokens(in);
   input.end_tokens = read_tokens(in);
   std::int32_t score_prompt = -1;
-  for (std::int32_t* number : {&input.max_tokens, &input.priority, &input.group, &input.group_limit,
-                               &input.decode_prompt_tail, &score_prompt, &input.top_logprobs,
-                               &input.question_span.first, &input.question_span.second})
+  for (std::int32_t* number :
+       {&input.max_tokens, &input.priority, &input.group, &input.group_limit, &input.decode_prompt_tail, &score_prompt,
+        &input.top_logprobs, &input.question_span.first, &input.question_span.second})
     *number = in.read<std::int32_t>(kCall);
   if (score_prompt >= 0) input.score_prompt = score_prompt;
   input.score_tail = in.read<std::uint8_t>(kCall) != 0;

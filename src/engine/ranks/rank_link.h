@@ -34,15 +34,15 @@ enum class RankCall : std::uint8_t {
   kSubmit,
   kFork,
   kForkPrefix,
+  kKeepGoing,  // up to here with a RequestInput
+  kTakePrefix,
   kHold,
   kUnhold,
-  kTakePrefix,
-  kKeepGoing,
   kCancel,
   kStop,
   kAttach,
   kStep,
-  kSave,     // of a session: session_ranks.h
+  kSave,  // of a session: session_ranks.h
   kRestore,
   kEnd,  // there are no more
 };
@@ -103,7 +103,7 @@ class RankRequests {
 
  private:
   std::map<std::weak_ptr<const Plan>, std::int64_t, std::owner_less<>> ids_;  // the leader's
-  std::unordered_map<std::int64_t, std::weak_ptr<const Plan>> plans_;        // a follower's
+  std::unordered_map<std::int64_t, std::weak_ptr<const Plan>> plans_;         // a follower's
   std::int64_t next_id_ = 1;
 };
 

@@ -60,7 +60,9 @@ void expect_device(const RankSetup& ranks) {
 RankSetup process_ranks() {
   const RankGroup* const group = RankGroup::current();
   if (group == nullptr) return {};
-  return {.world = &group->world(), .ranks_here = group->ranks_here(), .shares_gpu = group->shares_gpu(),
+  return {.world = &group->world(),
+          .ranks_here = group->ranks_here(),
+          .shares_gpu = group->shares_gpu(),
           .split = group->options().pipeline_parallel > 1 ? RankSplit::kLayers : RankSplit::kHeads};
 }
 
@@ -91,11 +93,9 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
   if (options.device == Device::kCuda) expect_device(ranks);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  auto checkpoint = ranks.split == RankSplit::kLayers
-                        ? stage_checkpoint(std::move(whole), world.rank(), world.size())
-                        : rank_checkpoint(std::move(whole), world.rank(), world.size());
-  std::unique_ptr<Model> part =
-      Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
+  auto checkpoint = ranks.split == RankSplit::kLayers ? stage_checkpoint(std::move(whole), world.rank(), world.size())
+                                                      : rank_checkpoint(std::move(whole), world.rank(), world.size());
+  std::unique_ptr<Model> part = Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
   world.barrier(Patience::kWhileTheyLive);  // disks differ
   if (options.device == Device::kCuda) {
     const ForwardBackend* backend = Backend<ForwardBackend>::find();

@@ -23,7 +23,8 @@ bool is_plain_name(std::string_view name) {
 
 std::optional<SessionManifest::Part> part_of(std::string_view line) {
   SessionManifest::Part part;
-  if (line.size() < kDigits + 2 || line[kDigits] != ' ' || !is_plain_name(line.substr(kDigits + 1))) return std::nullopt;
+  if (line.size() < kDigits + 2 || line[kDigits] != ' ' || !is_plain_name(line.substr(kDigits + 1)))
+    return std::nullopt;
   const auto [end, error] = std::from_chars(line.data(), line.data() + kDigits, part.stamp, 16);
   if (error != std::errc() || end != line.data() + kDigits) return std::nullopt;
   part.file = line.substr(kDigits + 1);
@@ -101,7 +102,8 @@ void SavedSequence::take_share(int rank, int size, std::string_view name) {
   if (content_.reading)
     fail(ErrorKind::kUnsupported, "{}: '{}' read its prompts its own way, which ranks do not share out", name,
          content_.reading->recipe);
-  if (all % size != 0) fail(ErrorKind::kUnsupported, "{}: {} KV heads cannot be shared out to {} ranks", name, all, size);
+  if (all % size != 0)
+    fail(ErrorKind::kUnsupported, "{}: {} KV heads cannot be shared out to {} ranks", name, all, size);
   const std::int32_t n = all / size;
   first_head_ = n * rank;
   content_.identity.kv.n_kv_heads = n;

@@ -117,7 +117,8 @@ void save_by_ranks(const RunningModel& model, RequestId id, SessionContent conte
   RankLink& link = *model.engine->ranks();
   expect_heads(link);
   const auto tokens = model.engine->tokens(id);
-  const std::uint64_t session = session_checksum(std::as_bytes(tokens)) ^ std::random_device{}();  // saved again: others
+  const std::uint64_t session =
+      session_checksum(std::as_bytes(tokens)) ^ std::random_device{}();  // saved again: others
   const Saving saving{.id = id, .session = session, .path = fs::absolute(path), .links = links};
   const std::vector<fs::path> earlier = earlier_parts(saving.path, links);
   link.call(RankCall::kSave, link.compares_room(), [&](ByteWriter& out) {

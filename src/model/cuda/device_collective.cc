@@ -174,8 +174,9 @@ class HostDeviceCollective final : public DeviceCollective {
       } else if (call.out == nullptr) {
         self.ranks_.all_reduce(values);
       } else {
-        self.ranks_.all_gather(std::as_bytes(values), std::as_writable_bytes(std::span(
-                                                          call.out, call.n * static_cast<std::size_t>(self.ranks_.size()))));
+        self.ranks_.all_gather(
+            std::as_bytes(values),
+            std::as_writable_bytes(std::span(call.out, call.n * static_cast<std::size_t>(self.ranks_.size()))));
       }
     } catch (const std::exception& e) {
       const std::lock_guard lock(self.mutex_);

@@ -63,16 +63,16 @@ struct CudaForward::Impl {
   CudaAttention attention;
   std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
-  DeviceCollective* ranks;   // that share every layer; null: these layers are whole
-  DeviceCollective* stages;  // that share the layers, in order; null: this rank has all
-  std::int32_t vocab_part = 0;              // columns of `logits` that a rank computes
-  std::int32_t few_rows;  // steps with at most so many rows, one a sequence, take layer_few()
+  DeviceCollective* ranks;      // that share every layer; null: these layers are whole
+  DeviceCollective* stages;     // that share the layers, in order; null: this rank has all
+  std::int32_t vocab_part = 0;  // columns of `logits` that a rank computes
+  std::int32_t few_rows;        // steps with at most so many rows, one a sequence, take layer_few()
 
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr,
-        *rank_rows = nullptr, *rank_logits = nullptr, *all_rank_logits = nullptr;
+        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr, *rank_rows = nullptr,
+        *rank_logits = nullptr, *all_rank_logits = nullptr;
   std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
             *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
@@ -137,7 +137,12 @@ struct CudaForward::Impl {
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
-    : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o),
+    : model(m),
+      config(m.config()),
+      options(o),
+      stream(std::move(s)),
+      weights(std::move(w)),
+      attention(m, o),
       ranks(o.split == RankSplit::kHeads ? o.ranks : nullptr),
       stages(o.split == RankSplit::kLayers ? o.ranks : nullptr) {
   q_width = static_cast<std::int32_t>(config.n_heads * config.head_dim);
@@ -422,8 +427,8 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
   for (std::int32_t first = 0; first < n && is_last_stage(); first += most) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
-    float* y = ranks == nullptr ? logits + std::int64_t{first} * config.vocab
-                                : rank_logits + std::int64_t{first} * vocab_part;
+    float* y =
+        ranks == nullptr ? logits + std::int64_t{first} * config.vocab : rank_logits + std::int64_t{first} * vocab_part;
     if (bf16 && left > most) {
       multiply(x, weights.head(), left, {.y = y, .f32 = true, .stride = vocab_part});
       break;

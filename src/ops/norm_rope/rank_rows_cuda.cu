@@ -7,18 +7,20 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256;
+constexpr int kRowThreads = 1024;  // a row of 4,096 at once: it is on the critical path of every layer, twice
 
 // One thread block per row.
-__global__ void __launch_bounds__(kThreads) add_summed_rows_kernel(const float4* sum, int quads, EmbedOutput out) {
-  __shared__ float parts[kThreads / kWarp];
+__global__ void __launch_bounds__(kRowThreads) add_summed_rows_kernel(const float4* sum, int quads, EmbedOutput out) {
+  __shared__ float parts[kRowThreads / kWarp];
   grid_dependency_wait();
+  launch_dependents();  // the next GEMM requests weights
   const std::int64_t row = blockIdx.x;
   const float4* from = sum + row * quads;
   float4* to = reinterpret_cast<float4*>(out.residual) + row * quads;
   const auto* weight = reinterpret_cast<const float4*>(out.norm_weight);
   auto* next = static_cast<uint2*>(out.x_next) + row * quads;
   float squares = 0;
-  for (int i = threadIdx.x; i < quads; i += kThreads) {
+  for (int i = threadIdx.x; i < quads; i += kRowThreads) {
     float4 v = to[i];
     const float4 more = from[i];
     v = {v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w};
@@ -32,10 +34,9 @@ __global__ void __launch_bounds__(kThreads) add_summed_rows_kernel(const float4*
   squares = warp_sum(squares);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = squares;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  float all = 0;
-  for (const float part : parts) all += part;
-  out.sums[row] = all;
+  if (threadIdx.x >= kWarp) return;
+  const float all = warp_sum(parts[threadIdx.x]);
+  if (threadIdx.x == 0) out.sums[row] = all;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void add_summed_rows_cuda(const float* sum, std::int32_t n, std::int32_t hidden, const EmbedOutput& out,
                           const CudaContext& context) {
-  launch(context, "add_summed_rows", add_summed_rows_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
+  launch(context, "add_summed_rows", add_summed_rows_kernel, dim3(static_cast<unsigned>(n)), dim3(kRowThreads), 0,
          reinterpret_cast<const float4*>(sum), hidden / 4, out);
 }
 

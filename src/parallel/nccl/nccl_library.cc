@@ -39,6 +39,8 @@ void NcclLibrary::find(F*& function, const char* name) {
 }
 
 NcclLibrary::NcclLibrary(const fs::path& path) {
+  // What NCCL says (NCCL_DEBUG) goes to standard output otherwise, into answers and JSON.
+  setenv("NCCL_DEBUG_FILE", "/dev/stderr", 0);
   const std::vector<fs::path> paths = path.empty() ? candidates() : std::vector{path};
   for (const fs::path& candidate : paths) {
     handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -38,15 +38,19 @@ bool no_device(const std::vector<int>& codes) {
 
 struct Case {
   Architecture architecture = Architecture::kLlama;
-  DType type = DType::kBF16;
+  DType type = DType::kF32;  // bf16 on the device
   KvStore store = KvStore::kDevice;
   const char* method = "";
   RankSplit split = RankSplit::kHeads;
 };
 
 std::unique_ptr<Checkpoint> checkpoint_of(const Case& c) {
-  auto checkpoint = std::make_unique<MemoryCheckpoint>(cuda_config(c.architecture, 8, 4, 64), c.type);
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(cuda_config(c.architecture, 8, 4, 64), DType::kF32);
   checkpoint->fill(17);
+  if (c.type != DType::kF32)
+    for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight",
+                             "ffn_up.weight", "ffn_down.weight", "token_embd.weight"})
+      checkpoint->quantise(name, c.type);
   return checkpoint;
 }
 
@@ -70,8 +74,8 @@ std::vector<float> logits_of(const Model& model, CudaForward& forward, const Cas
                             .method = state.get(),
                             .phase = decodes ? RowPhase::kDecode : RowPhase::kPrefill,
                             .prefill_left = static_cast<std::int32_t>(decodes ? 0 : kPrompt - at - n)};
-    SequenceRunner::append(
-        forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)}), out);
+    SequenceRunner::append(forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)}),
+                           out);
     if (state) state->commit(cache);
     at += n;
   }
@@ -79,7 +83,12 @@ std::vector<float> logits_of(const Model& model, CudaForward& forward, const Cas
 }
 
 CudaForwardOptions options_of(const Model& model, const Case& c, DeviceCollective* ranks) {
-  return {.max_rows = kChunk, .max_sequences = 2, .max_context = model.max_context(), .store = c.store, .ranks = ranks, .split = c.split};
+  return {.max_rows = kChunk,
+          .max_sequences = 2,
+          .max_context = model.max_context(),
+          .store = c.store,
+          .ranks = ranks,
+          .split = c.split};
 }
 
 std::vector<float> whole(const Case& c, const CpuContext& cpu) {
@@ -137,7 +146,7 @@ TEST(CudaRanks, LogitsOfTwoRanksAreThoseOfOne) {
   std::vector<Case> cases;
   for (const Architecture a :
        {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kMistral})
-    for (const DType type : {DType::kBF16, DType::kQ8_0}) cases.push_back({.architecture = a, .type = type});
+    for (const DType type : {DType::kF32, DType::kQ8_0}) cases.push_back({.architecture = a, .type = type});
   cases.push_back({.store = KvStore::kHost});
   const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases); });
   if (no_device(codes)) GTEST_SKIP() << "no GPU";
@@ -162,10 +171,11 @@ TEST(CudaRanks, FourRanks) {
 
 // One layer, two layers; one each.
 TEST(CudaRanks, LayersOverTwoAndThreeRanks) {
-  const std::vector<Case> cases = {
-      {.split = RankSplit::kLayers},
-      {.type = DType::kQ8_0, .split = RankSplit::kLayers},
-      {.store = KvStore::kHost, .method = "freekv:budget=256,sink=32,recent=64,dense=none", .split = RankSplit::kLayers}};
+  const std::vector<Case> cases = {{.split = RankSplit::kLayers},
+                                   {.type = DType::kQ8_0, .split = RankSplit::kLayers},
+                                   {.store = KvStore::kHost,
+                                    .method = "freekv:budget=256,sink=32,recent=64,dense=none",
+                                    .split = RankSplit::kLayers}};
   for (const int size : {2, 3}) {
     const std::vector<int> codes = in_children(size, [&](Collective& ranks) { return compare(ranks, cases); });
     if (no_device(codes)) GTEST_SKIP() << "no GPU";
