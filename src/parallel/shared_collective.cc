@@ -29,7 +29,7 @@ constexpr std::uint32_t kMagic = 0x6d6e6d01;
 // A rank's values of one call; longer ones go in pieces. 256 KiB: two buffers of 8 ranks stay in an L2 of 4 MiB.
 constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr long kNapNanos = 20'000'000;  // between looks at ranks that may have ended
-constexpr double kMostPerNap = 0.1;     // seconds that count as waited: a stopped process (Ctrl-Z) has not waited
+constexpr double kMaxPerNap = 0.1;      // seconds that count as waited: a stopped process (Ctrl-Z) has not waited
 constexpr std::size_t kWhyBytes = 512;
 
 using Word = std::atomic<std::uint32_t>;
@@ -193,7 +193,7 @@ void SharedCollective::wait_for(int rank, Patience patience) {
       fail_all(fmt::format("rank {} did not answer within {} s", rank, options_.seconds));
     const auto begin = std::chrono::steady_clock::now();
     sleep_on(l.news, news);
-    waited += std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMostPerNap);
+    waited += std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMaxPerNap);
   }
 }
 

@@ -85,7 +85,7 @@ void RankLink::compare_room(std::span<RequestView> views, std::int64_t& free_blo
 
 namespace {
 
-constexpr std::size_t kMostPlans = 1024;  // that are remembered, those of no sequence included
+constexpr std::size_t kMaxPlans = 1024;  // that are remembered, those of no sequence included
 constexpr const char* kCall = "a call of rank 0";
 
 void put_tokens(ByteWriter& out, const std::vector<std::int32_t>& tokens) {
@@ -103,7 +103,7 @@ std::vector<std::int32_t> read_tokens(ByteReader& in) {
 
 void RankRequests::write_plan(const std::shared_ptr<const Plan>& plan, ByteWriter& out) {
   if (plan == nullptr) return out.put(std::int64_t{0});
-  if (ids_.size() > kMostPlans) std::erase_if(ids_, [](const auto& known) { return known.first.expired(); });
+  if (ids_.size() > kMaxPlans) std::erase_if(ids_, [](const auto& known) { return known.first.expired(); });
   const auto [it, fresh] = ids_.try_emplace(plan, next_id_);
   if (fresh) ++next_id_;
   out.put(it->second);
@@ -114,7 +114,7 @@ std::shared_ptr<const Plan> RankRequests::read_plan(ByteReader& in, Shape shape,
   const auto id = in.read<std::int64_t>("a plan");
   if (id == 0) return nullptr;
   const std::string recipe(in.string("a recipe"));
-  if (plans_.size() > kMostPlans) std::erase_if(plans_, [](const auto& known) { return known.second.expired(); });
+  if (plans_.size() > kMaxPlans) std::erase_if(plans_, [](const auto& known) { return known.second.expired(); });
   std::weak_ptr<const Plan>& known = plans_[id];
   std::shared_ptr<const Plan> plan = known.lock();
   if (plan != nullptr) return plan;

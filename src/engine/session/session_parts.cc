@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 constexpr std::string_view kTitle = "mneme session of ranks, version 1\n";
-constexpr std::size_t kStampBytes = 4096, kDigits = 16, kMostParts = 64;
+constexpr std::size_t kStampBytes = 4096, kDigits = 16, kMaxParts = 64;
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -44,7 +44,7 @@ SessionManifest parse_manifest(std::span<const std::byte> bytes, std::string_vie
   while (!rest.empty()) {
     const std::size_t end = rest.find('\n');
     const auto part = end == rest.npos ? std::nullopt : part_of(rest.substr(0, end));
-    if (!part || manifest.parts.size() == kMostParts)
+    if (!part || manifest.parts.size() == kMaxParts)
       fail(ErrorKind::kFormat, "{}: line {} names no part: the file is damaged", name, manifest.parts.size() + 2);
     manifest.parts.push_back(*part);
     rest.remove_prefix(end + 1);

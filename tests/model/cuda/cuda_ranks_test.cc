@@ -225,7 +225,7 @@ std::vector<int> after_a_rank_left(Leave leave) {
           const SequenceRows rows{
               .cache = &cache, .n_rows = 1, .want_logits = true, .method = nullptr, .phase = RowPhase::kDecode};
           const ForwardInput input{.tokens = std::span(tokens).subspan(i, 1), .sequences = std::span(&rows, 1)};
-          if (ranks.rank() == 1 && i == 5) {  // the other one's step has begun
+          if (ranks.rank() == 1 && i == 5) {  // the other one's step has started
             expect_agreement(ranks, "step", step_hash(input));
             leave();
           }
