@@ -261,6 +261,9 @@ void MethodState::step_back(std::int32_t length) {
     layer.observed_queries.n = std::max(0, layer.observed_queries.n - std::max(0, layer.observed_queries.end - length));
     layer.observed_queries.end = std::min(layer.observed_queries.end, length);
     layer.pending = {};
+    for (auto& pages : layer.stamps)
+      while (!pages.empty() && pages.back().end >= length) pages.pop_back();
+    layer.prompt_end = std::min(layer.prompt_end, length);
     if (length > 0) continue;
     layer.budget = 0;
     for (auto& mass : layer.mass) mass.clear();
@@ -317,6 +320,8 @@ void MethodState::commit(SequenceCache& cache) {
     if (pending.prefill_end) layer.observed_queries = {};
     if (pending.budget > 0) layer.budget = pending.budget;
     if (!pending.mass.empty()) layer.mass.swap(pending.mass);
+    if (!pending.stamps.empty()) layer.stamps.swap(pending.stamps);
+    if (pending.prefill_end) layer.prompt_end = cache.length();
     LayerStats& stats = stats_.layers[l];
     for (std::size_t h = 0; h < pending.kept.size(); ++h) {
       const std::int32_t index = count32(l), head = count32(h);
@@ -374,6 +379,7 @@ std::size_t MethodState::state_bytes() const {
     for (const KeyFrame& frame : layer.frames)
       bytes += frame.values == nullptr ? 0 : frame.values->size() * sizeof(float);
     for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
+    for (const auto& pages : layer.stamps) bytes += pages.size() * sizeof(PageStamp);
     if (layer.memory) bytes += layer.memory->bytes();
     for (const auto* list : {&layer.attended, &layer.speculative})
       for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);

@@ -64,6 +64,7 @@ struct CudaBench::Impl {
   double link_bandwidth();
   double gemm_rate();
   double timed_step(BenchSequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
+  void measure_phases(BenchResult& result, BenchSequences& s);
   static void drop_as_prompts_end(const Plan& plan, SequenceCache& cache);
   void finish(BenchResult& result, const BenchSequences& s, double median);
 };
@@ -266,6 +267,20 @@ void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache
   cache.keep(heads);
 }
 
+// As many steps again, each timed by phase.
+void CudaBench::Impl::measure_phases(BenchResult& result, BenchSequences& s) {
+  forward->time_phases(true);
+  for (std::int32_t i = 0; i < kPhaseWarmup; ++i) timed_step(s, 1, true);
+  PhaseClock::Seconds sum{};
+  for (std::int32_t i = 0; i < options.steps; ++i) {
+    timed_step(s, 1, true);
+    const PhaseClock::Seconds step = forward->phase_seconds();
+    for (std::size_t p = 0; p < step.size(); ++p) sum[p] += step[p] / options.steps;
+  }
+  forward->time_phases(false);
+  for (const StepPhase phase : kStepPhases) result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
+}
+
 BenchResult CudaBench::decode(const BenchCase& c) {
   Impl& b = *impl_;
   const BenchOptions& o = b.options;
@@ -287,6 +302,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
     result.cost += dense_cost(b.model->config(), b.weights, b.kv, s.caches[0].length() - 1, 1, c.batch, true);
   }
   result.step = quantiles_of(seconds);
+  if (o.phases) b.measure_phases(result, s);
   result.operations[static_cast<std::size_t>(Op::kProducts)] = device_seconds / o.steps;
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);

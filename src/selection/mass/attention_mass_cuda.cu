@@ -330,6 +330,18 @@ void run(const Args& args, int kv_splits, const CudaContext& context) {
   });
 }
 
+__global__ void __launch_bounds__(kThreads)
+    moments_kernel(const float* row, std::int64_t n, float* sums, float* squares, float* entropy) {
+  launch_dependents();
+  grid_dependency_wait();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float a = row[i];
+  sums[i] += a;
+  squares[i] += a * a;
+  entropy[i] -= a * logf(a + 1e-10f);
+}
+
 int kv_splits_of(std::int32_t tokens) {
   return (tokens + kKvSplitTokens - 1) / kKvSplitTokens;
 }
@@ -359,6 +371,13 @@ void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std:
   run<Kind::kLse>(args, args.n_kv_splits, context);
   launch(context, "merge_lse", lse_kernel, dim3(static_cast<unsigned>((a.n_rows * a.n_heads + kWarps - 1) / kWarps)),
          dim3(kThreads), 0, args);
+}
+
+void add_moments_cuda(const float* row, std::int64_t n, float* sums, float* squares, float* entropy,
+                      const CudaContext& context) {
+  if (n == 0) return;
+  launch(context, "add_moments", moments_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
+         dim3(kThreads), 0, row, n, sums, squares, entropy);
 }
 
 }  // namespace mneme

@@ -75,6 +75,13 @@ TEST(Eval, CalibratesTheGateOfAMethod) {
   EXPECT_GE(rate, 0.1);
   EXPECT_LE(rate, 0.2);
   EXPECT_EQ(c.at("heads").size(), 14u);  // layer 0 is dense
+  const Outcome held = mneme(small({"calibrate"}, {"--method", "louiskv", "--held", "95", "--kv-budget", "256",
+                                                   "--kv-sink", "32", "--kv-recent", "64"}));
+  ASSERT_EQ(held.code, 0) << held.err;
+  EXPECT_THAT(held.out,
+              testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv-method louiskv")));
+  EXPECT_THAT(mneme(small({"calibrate"}, {"--held", "95", "--kv-budget", "256"})).err,
+              HasSubstr("calibrate it by --rate"));
   const Outcome none = mneme(small({"calibrate"}, {"--method", "quest"}));
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("schedule=speculative"));
