@@ -61,6 +61,8 @@ NcclLibrary::NcclLibrary(const fs::path& path) {
     find(all_reduce, "ncclAllReduce");
     find(all_gather, "ncclAllGather");
     find(broadcast, "ncclBroadcast");
+    find(send, "ncclSend");
+    find(recv, "ncclRecv");
     find(get_error_string, "ncclGetErrorString");
     expect(get_version(&version_), "ncclGetVersion");
     if (version_ < kLeastVersion)
