@@ -176,8 +176,6 @@ int bench(BenchCommand o) {
        !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
     fail(ErrorKind::kOption,
          "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
-  if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
-    fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
