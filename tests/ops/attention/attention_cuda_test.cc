@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "src/base/error.h"
 #include "src/kv/kv_quant.h"
 #include "src/ops/attention/attention_merge_cuda.h"
 #include "src/ops/attention/head_dims_cuda.h"
@@ -219,6 +220,17 @@ TEST_F(CudaAttentionTest, DecodesLongContextsWithSplitKv) {
     const std::vector<std::int32_t> slots = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1},
                                     lengths = {2500, 1, 0, 77, 2000, 640, 5, 0, 0, 1999, 32};
     check_decode(many, Queries(slots.size() * 16 * static_cast<std::size_t>(head_dim), 5), slots, lengths);
+  }
+}
+
+TEST(EightBitHeads, OthersAreRefusedByName) {
+  for (const std::int32_t head_dim : {64, 128}) EXPECT_NO_THROW(expect_eight_bit_cuda(head_dim));
+  try {
+    expect_eight_bit_cuda(96);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("kv_cache_dtype"), std::string::npos) << e.what();
   }
 }
 
