@@ -246,6 +246,9 @@ __device__ __forceinline__ void store_codes(const StoreArgs& a, std::int64_t row
 #pragma unroll
     for (int i = 0; i < kMaxPairs; ++i) x[i] /= by, y[i] /= by;
     rotate();
+#pragma unroll
+    for (int i = 0; i < kMaxPairs; ++i)  // as rotate_keys.h
+      x[i] = widen(narrow<__nv_bfloat16>(x[i])), y[i] = widen(narrow<__nv_bfloat16>(y[i]));
     codes.write(to.local, nullptr);
   }
   if (pre_rope || to.box == nullptr) return;

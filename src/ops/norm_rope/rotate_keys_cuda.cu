@@ -10,7 +10,7 @@ using namespace cuda;  // NOLINT
 constexpr int kWarps = 8;
 constexpr int kMaxPairs = 4;  // per lane: head_dim up to 256
 
-// A token in 8 bits: its key is rotated and quantised again, its value copied.
+// A token in 8 bits: its key is rotated as bf16 and quantised again, its value copied.
 __device__ __forceinline__ void rotate_codes(const RotateKeysCuda& p, const float2 (&rotation)[kMaxPairs],
                                              const std::byte* from, std::byte* to) {
   const int lane = threadIdx.x % kWarp, d = p.from.head_dim, half = d / 2;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void rotate_codes(const RotateKeysCuda& p, const floa
     if (pair >= half) break;
     const float u = widen(key[p.neighbours ? 2 * pair : pair]),
                 v = widen(key[p.neighbours ? 2 * pair + 1 : pair + half]);
-    x[i] = u * rotation[i].x - v * rotation[i].y;
-    y[i] = v * rotation[i].x + u * rotation[i].y;
+    x[i] = widen(narrow<__nv_bfloat16>(u * rotation[i].x - v * rotation[i].y));
+    y[i] = widen(narrow<__nv_bfloat16>(v * rotation[i].x + u * rotation[i].y));
   }
   CodeRow<kMaxPairs>{p.from.codes, d, false, p.neighbours, x, y}.write(to, nullptr);
   for (int i = lane; i < d / 8; i += kWarp)
