@@ -91,6 +91,7 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
                              .max_sequences = most,
                              .max_context = deepest,
                              .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
+                             .kv_dtype = options.kv_dtype,
                              .unfused = options.unfused};
   std::optional<RankRange> head;
   if (Collective* const ranks = options.ranks; ranks != nullptr) {
@@ -116,8 +117,14 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
          "{} set aside: fewer (--batch) or shorter ones (--depth)",
          most, deepest, bytes, memory_limit_bytes(), kReservedHostBytes);
   b.pool = b.forward->make_pool(b.kv, blocks);
-  random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
-                 kSeed, {.stream = b.forward->stream().get()});
+  const CudaContext context{.stream = b.forward->stream().get()};
+  const auto kv_bytes = static_cast<std::int64_t>(b.forward->kv_bytes());
+  if (is_eight_bit(b.kv.dtype)) {
+    random_codes_cuda(b.forward->kv_data(), kv_bytes / static_cast<std::int64_t>(b.kv.token_bytes()),
+                      kv_codes_of(b.kv.dtype), b.kv.head_dim, kSeed, context);
+  } else {
+    random_kv_cuda(b.forward->kv_data(), kv_bytes / 2, b.kv.dtype == DType::kF16, kSeed, context);
+  }
   b.forward->stream().synchronize();
   const CudaWeights& w = b.forward->weights();
   b.weights = {.step = static_cast<double>(w.step_bytes()),

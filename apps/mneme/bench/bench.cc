@@ -194,8 +194,6 @@ int bench(BenchCommand o) {
        !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused || o.output.phases))
     fail(ErrorKind::kOption,
          "--kv-store, --gpu-layers, --turnover, --correction, --recall, --unfused and --phases are for --device cuda");
-  if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
-    fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (!o.output.svg.empty()) o.output.phases = cuda;
   if (o.methods.empty()) o.methods = {"full"};

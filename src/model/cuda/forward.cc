@@ -573,7 +573,7 @@ std::unique_ptr<PagePool> CudaForward::make_pool(const KvShape& shape, std::int6
 }
 
 std::int64_t CudaForward::room_bytes() const {
-  const KvShape shape = impl_->model.kv_shape(DType::kBF16);
+  const KvShape shape = impl_->model.kv_shape(impl_->options.kv_dtype);
   return static_cast<std::int64_t>(device_info(0).free_bytes) - kReservedDeviceBytes -
          impl_->attention.reserved_device_bytes(shape);
 }

@@ -31,6 +31,7 @@ struct CudaForwardOptions {
   std::int32_t max_sequences = 16;  // per step
   std::int64_t max_context = 0;     // tokens per sequence
   KvStore store = KvStore::kDevice;
+  DType kv_dtype = DType::kBF16;  // of make_pool()'s shape
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused

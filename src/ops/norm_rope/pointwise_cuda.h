@@ -88,5 +88,8 @@ void wait_cuda(std::int32_t microseconds, const CudaContext& context);
 
 // Standard normal 16-bit values, a pure function of seed and index: keys and values for benchmarks.
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context);
+// The same quantised: n tokens of keys and values in 8 bits.
+void random_codes_cuda(void* out, std::int64_t n_tokens, KvCodes codes, std::int32_t head_dim, std::uint64_t seed,
+                       const CudaContext& context);
 
 }  // namespace mneme
