@@ -13,7 +13,7 @@
 namespace mneme {
 
 // residual [n, hidden] f32 = rows ids[i] of the table. With x_next the first norm starts here, as in
-// SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [1, kSkinnyRows] is DeferredNorm::sums with one part.
+// SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [n, 1] is DeferredNorm::sums with one part.
 struct EmbedOutput {
   float* residual = nullptr;
   const float* norm_weight = nullptr;
