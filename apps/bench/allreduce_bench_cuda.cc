@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "apps/bench/allreduce_bench.h"
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 #include "apps/bench/samples.h"
 #include "src/base/error.h"
 #include "src/cuda/memory.h"

@@ -35,6 +35,7 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, D
           .max_sequences = std::max(o.max_sequences, 1),
           .max_context = context,
           .store = store_of(o),
+          .kv_dtype = kv_dtype_of(o),
           .audit_every = o.audit_every,
           .ranks = ranks,
           .split = split};
@@ -140,9 +141,6 @@ class CudaPass final : public ForwardPass {
 
 std::unique_ptr<ForwardPass> make_cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options,
                                             Collective* ranks, RankSplit split) {
-  if (is_eight_bit(kv_dtype_of(options)))
-    fail(ErrorKind::kOption, "kv_cache_dtype: expected bf16 or f16 with --device cuda, found {}",
-         name_of(options.kv_cache_dtype));
   use_device(0);
   return std::make_unique<CudaPass>(std::move(model), options, Stream::make(), ranks, split);
 }

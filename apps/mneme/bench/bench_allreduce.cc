@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "apps/bench/allreduce_bench.h"
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/commands.h"
 #include "apps/mneme/options.h"

@@ -15,6 +15,7 @@
 #include "src/base/progress.h"
 #include "src/kv/page_pool.h"
 #include "src/model/cuda/retrieval/retrieval.h"
+#include "src/model/cuda/step_phases.h"
 #include "src/model/cuda/weights.h"
 #include "src/model/model.h"
 #include "src/ops/sampling/sample_cuda.h"
@@ -30,6 +31,7 @@ struct CudaForwardOptions {
   std::int32_t max_sequences = 16;  // per step
   std::int64_t max_context = 0;     // tokens per sequence
   KvStore store = KvStore::kDevice;
+  DType kv_dtype = DType::kBF16;  // of make_pool()'s shape
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
@@ -81,6 +83,11 @@ class CudaForward {
   const Stream& stream() const;
   // Device time of the last step in seconds.
   double device_seconds() const;
+  // From the next step on, steps in which every sequence has one row are timed by phase (step_phases.h), and their
+  // kernels run one after another. Graphs are captured again.
+  void time_phases(bool on);
+  // Of the last step; zeros where it was not timed.
+  PhaseClock::Seconds phase_seconds() const;
   std::size_t activation_bytes() const;
   // Device address of the blocks, to fill them in benchmarks.
   std::byte* kv_data() const;

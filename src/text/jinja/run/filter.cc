@@ -170,7 +170,7 @@ std::optional<std::int64_t> integer_of(Run& run, const Text& text, int base) {
   const auto [end, error] =
       std::from_chars(signed_digits.data(), signed_digits.data() + signed_digits.size(), value, base);
   if (end != signed_digits.data() + signed_digits.size()) return std::nullopt;
-  if (error == std::errc::result_out_of_range) run.error("int: a whole number does not fit 64 bits");
+  if (error == std::errc::result_out_of_range) run.error("int: an integer does not fit 64 bits");
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
