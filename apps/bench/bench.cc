@@ -100,7 +100,7 @@ struct Bench::Impl {
         context(c),
         machine(mach),
         options(o),
-        forward(m, c),
+        forward(m, c, o.ranks),
         timer(o.keep_spans),
         kv(m.kv_shape(o.kv_dtype)),
         memory(memory_probe_bytes(mach.l3_bytes, mach.memory_limit), *c.pool) {

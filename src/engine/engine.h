@@ -100,6 +100,7 @@ struct RequestInput {
 };
 
 class ForwardPass;
+class RankLink;
 
 class Engine {
  public:
@@ -238,6 +239,14 @@ class Engine {
   std::vector<RequestView> views() const;
   // Of one active request. Errors  kRequest: there is none.
   RequestView view(RequestId id) const;
+  // Several ranks: how this one is told the leader's calls, or tells them; null: one rank has the model.
+  RankLink* ranks() const;
+  // Of a follower: repeats the leader's next call, which it waits for. Sessions' calls are `other`'s
+  // (session_ranks.h). False: the leader has ended.
+  //
+  // Errors  kDevice: as Collective's; what a call throws here that did not on the leader.
+  bool follow(FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other);
+
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
   void check_invariants() const;
 

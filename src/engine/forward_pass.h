@@ -11,6 +11,8 @@
 
 namespace mneme {
 
+class RankLink;
+
 class ForwardPass {
  public:
   virtual ~ForwardPass() = default;
@@ -39,6 +41,8 @@ class ForwardPass {
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }
+  // How the ranks of one model are told the engine's calls; null: one rank has all of it.
+  virtual RankLink* ranks() const { return nullptr; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

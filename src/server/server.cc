@@ -134,6 +134,9 @@ Server::~Server() = default;
 const std::string& Server::failure() const {
   return impl_->failure;
 }
+void Server::fail(std::string why) {
+  impl_->http.executors().io([this, why = std::move(why)] { impl_->evict(why); });
+}
 std::uint16_t Server::port() const {
   return impl_->http.port();
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "apps/bench/allreduce_bench.h"
 #include "apps/bench/bench.h"
 #include "apps/bench/device/attention_bench.h"
 #include "apps/bench/device/device_rates.h"
@@ -61,6 +62,8 @@ struct DeviceBenches {
   // Skinny GEMMs of a layer; medians of `times` runs.
   GemmResult (*gemm)(const ModelConfig& config, const GemmCase& c, std::int32_t times);
   DeviceRates (*rates)(int device);
+  // Inside graphs. Errors  kDevice: no NCCL. RanksStopped.
+  AllReduceResult (*all_reduce)(Collective& ranks, const AllReduceCase& c, std::int32_t times);
 };
 
 // The device's benchmarks. Errors  kDevice: no device, or a build without CUDA.

@@ -1,6 +1,7 @@
 #include "apps/bench/device/device_bench_cuda.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "apps/bench/sequences.h"
@@ -13,7 +14,9 @@
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
+#include "src/model/cuda/device_collective.h"
 #include "src/model/cuda/forward.h"
+#include "src/model/ranks/rank_forward.h"
 #include "src/offload/gather_cuda.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
@@ -52,6 +55,7 @@ struct CudaBench::Impl {
   DeviceInfo device;
   std::unique_ptr<Model> model;
   KvShape kv;
+  std::unique_ptr<DeviceCollective> ranks;  // null: the model is whole
   std::unique_ptr<CudaForward> forward;
   std::unique_ptr<PagePool> pool;
   WeightBytes weights;
@@ -83,15 +87,22 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   const std::int64_t n_layers = b.model->config().n_layers;
   const WeightPlacement places =
       first_layers(setup.gpu_layers < 0 ? n_layers : std::min<std::int64_t>(setup.gpu_layers, n_layers));
-  CudaWeights weights = setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream, places)
-                                     : CudaWeights::load(*b.model, stream, places);
-  b.forward =
-      std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream),
-                                    CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
-                                                       .max_sequences = most,
-                                                       .max_context = deepest,
-                                                       .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
-                                                       .unfused = options.unfused});
+  CudaForwardOptions forward{.max_rows = std::max(options.chunk_tokens, most),
+                             .max_sequences = most,
+                             .max_context = deepest,
+                             .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
+                             .kv_dtype = options.kv_dtype,
+                             .unfused = options.unfused};
+  std::optional<RankRange> head;
+  if (Collective* const ranks = options.ranks; ranks != nullptr) {
+    b.ranks =
+        make_device_collective(*ranks, CudaForward::rank_message_bytes(b.model->config(), forward, ranks->size()));
+    forward.ranks = b.ranks.get();
+    head = vocabulary_range(b.model->config().vocab, ranks->rank(), ranks->size());
+  }
+  CudaWeights weights = setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream, places, head)
+                                     : CudaWeights::load(*b.model, stream, places, {}, head);
+  b.forward = std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream), forward);
   const std::int64_t blocks = blocks_of(b.kv, deepest) * most;
   const std::int64_t bytes = blocks * static_cast<std::int64_t>(b.kv.page_bytes()), room = b.forward->room_bytes();
   if (!options.host_pages && bytes > room)
@@ -106,8 +117,14 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
          "{} set aside: fewer (--batch) or shorter ones (--depth)",
          most, deepest, bytes, memory_limit_bytes(), kReservedHostBytes);
   b.pool = b.forward->make_pool(b.kv, blocks);
-  random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
-                 kSeed, {.stream = b.forward->stream().get()});
+  const CudaContext context{.stream = b.forward->stream().get()};
+  const auto kv_bytes = static_cast<std::int64_t>(b.forward->kv_bytes());
+  if (is_eight_bit(b.kv.dtype)) {
+    random_codes_cuda(b.forward->kv_data(), kv_bytes / static_cast<std::int64_t>(b.kv.token_bytes()),
+                      kv_codes_of(b.kv.dtype), b.kv.head_dim, kSeed, context);
+  } else {
+    random_kv_cuda(b.forward->kv_data(), kv_bytes / 2, b.kv.dtype == DType::kF16, kSeed, context);
+  }
   b.forward->stream().synchronize();
   const CudaWeights& w = b.forward->weights();
   b.weights = {.step = static_cast<double>(w.step_bytes()),
@@ -419,6 +436,7 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                         .attention = &measure_attention_cuda,
                         .select = &measure_select_cuda,
                         .gemm = &measure_gemm_cuda,
-                        .rates = &measure_device_cuda});
+                        .rates = &measure_device_cuda,
+                        .all_reduce = &measure_all_reduce_cuda});
 
 }  // namespace mneme

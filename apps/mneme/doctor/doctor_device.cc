@@ -10,6 +10,7 @@
 #include "src/base/ratio.h"
 #include "src/engine/memory_limit.h"
 #include "src/kv/page_pool.h"
+#include "src/model/shapes.h"
 
 namespace mneme::cli {
 namespace {
@@ -56,9 +57,11 @@ std::vector<DoctorDevice> look_at_devices() {
 }
 
 DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
-                               std::int64_t batch, std::int64_t host_bytes) {
+                               std::int64_t batch, std::int64_t host_bytes, DType kv_dtype) {
   const ModelConfig& c = shape.config;
-  const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
+  const KvShape kv_shape = kv_shape_of(c, kv_dtype);
+  const auto layer_token = static_cast<std::int64_t>(kv_shape.token_bytes()) * c.n_kv_heads,
+             wide_layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
   const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
   const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
   const auto step = real(shape.step_weight_bytes), full = real(context * token * batch);
@@ -71,11 +74,13 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   };
   o.device.device_needed = fixed + kv;
   close(o.device, (step + full) / device.rates.read);
-  o.host.device_needed = fixed + 2 * pages * kPageTokens * layer_token;  // a prompt's layer, twice
+  // A prompt's layer, twice; and in 16 bits too.
+  o.host.device_needed =
+      fixed + pages * kPageTokens * (2 * layer_token + (is_eight_bit(kv_dtype) ? wide_layer_token : 0));
   o.host.host_needed = kv;
   close(o.host, step / device.rates.read + full / device.rates.host_to_device);
-  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token.
-  const std::int64_t others = c.n_layers - 1, boxes = pages * others * layer_token * batch;
+  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token of 16 bits.
+  const std::int64_t others = c.n_layers - 1, boxes = pages * others * wide_layer_token * batch;
   o.selected.device_needed =
       o.host.device_needed + pages * kPageTokens * layer_token * batch + kSlots * others * layer_token * batch + boxes;
   o.selected.host_needed = kv;

@@ -33,6 +33,7 @@ class SlotFiles {
   template <typename Act>
   auto on_file(const std::string& name, Act act) const;
   std::int64_t save_to(const std::filesystem::path& path, std::int32_t slot);
+  std::int64_t save_by_ranks(const std::filesystem::path& path, std::int32_t slot);
 
   EngineLoop& loop_;
   std::filesystem::path folder_;

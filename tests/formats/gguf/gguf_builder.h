@@ -166,11 +166,34 @@ class GgufBuilder {
     return b;
   }
 
-  void rename_architecture(const std::string& to) {
+  // gpt-oss of 4 experts, 2 used, the first layer with a window.
+  static GgufBuilder gpt_oss() {
+    GgufBuilder b = mixture();
+    b.rename_architecture("qwen3moe", "gpt-oss");
+    b.set("gpt-oss.attention.sliding_window", 16u);
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string p = "blk." + std::to_string(layer) + ".";
+      for (const char* name : {"attn_q_norm.weight", "attn_k_norm.weight", "ffn_norm.weight"}) b.erase_tensor(p + name);
+      b.add(p + "post_attention_norm.weight", {64}, 0);
+      b.add(p + "attn_sinks.weight", {4}, 0);
+      b.add(p + "attn_q.bias", {128}, 0);
+      b.add(p + "attn_k.bias", {64}, 0);
+      b.add(p + "attn_v.bias", {64}, 0);
+      b.add(p + "attn_output.bias", {64}, 0);
+      b.add(p + "ffn_gate_inp.bias", {4}, 0);
+      b.add(p + "ffn_gate_exps.bias", {32, 4}, 0);
+      b.add(p + "ffn_up_exps.bias", {32, 4}, 0);
+      b.add(p + "ffn_down_exps.bias", {64, 4}, 0);
+    }
+    return b;
+  }
+
+  void rename_architecture(const std::string& from, const std::string& to) {
     set("general.architecture", to.c_str());
     for (auto& [key, value] : entries)
-      if (key.starts_with("llama.")) key = to + key.substr(5);
+      if (key.starts_with(from + ".")) key = to + key.substr(from.size());
   }
+  void rename_architecture(const std::string& to) { rename_architecture("llama", to); }
 
   void set_tokenizer(std::size_t n) {
     std::vector<std::string> tokens = {"<|bos|>", "<|end|>"};
