@@ -130,6 +130,8 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
+  std::int64_t widest_input = 0;
+  weights.for_each([&](const DeviceMatrix& w) { widest_input = std::max(widest_input, w.n_in); });
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
     if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
@@ -154,6 +156,7 @@ void CudaForward::Impl::allocate() {
   arrays.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
   arrays.add(workspace.partial, skinny_partial_bytes());
   arrays.add(workspace.arrived, kSkinnyUnits * 4);
+  arrays.add(workspace.permuted, skinny_permuted_bytes(widest_input));
   arrays.add(angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
