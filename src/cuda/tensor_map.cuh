@@ -11,12 +11,13 @@
 
 namespace mneme::cuda {
 
-// Encodes a map of a tensor of 16-bit words. `size`: elements of each dimension, innermost first; `stride`: bytes, of
+// Encodes a map of a tensor, of 16-bit words unless `type` says another. `size`: elements of each dimension, innermost first; `stride`: bytes, of
 // all dimensions but the first; `box`: elements a copy takes, dense in shared memory. Elements outside are read as
 // zero.
 template <std::size_t kRank>
 CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& size,
-                       const std::array<std::int64_t, kRank - 1>& stride, const std::array<int, kRank>& box) {
+                       const std::array<std::int64_t, kRank - 1>& stride, const std::array<int, kRank>& box,
+                       CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT16) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* found = nullptr;
@@ -35,10 +36,9 @@ CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& 
     if (i + 1 < kRank) strides[i] = static_cast<cuuint64_t>(stride[i]);
   }
   CUtensorMap map{};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, kRank, const_cast<void*>(base), sizes.data(), strides.data(),
-             boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, type, kRank, const_cast<void*>(base), sizes.data(), strides.data(), boxes.data(),
+                                 steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) cuda_check(cudaErrorInvalidValue, "making a tensor map");
   return map;
 }

@@ -5,8 +5,8 @@
 
 namespace mneme {
 
-// Errors  kUnsupported: an architecture that the device does not run, or a matrix whose columns are in another order;
-//         names it and what works instead.
+// Errors  kUnsupported: an architecture that the device does not run, or an expert whose columns are in another
+//         order; names it and what works instead.
 void expect_device_types(const Model& model);
 
 }  // namespace mneme

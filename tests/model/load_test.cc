@@ -197,19 +197,30 @@ TEST_F(LoadTest, WeightsOfEveryTypeAreForTheDevice) {
     EXPECT_NO_THROW(expect_device_types(*Model::random(config_for(dtype), dtype, {}, 7, context)));
 }
 
-TEST_F(LoadTest, AMatrixInAnotherOrderOfColumnsIsNotForTheDevice) {
-  const ModelConfig config = small_config();
-  auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kQ4_0);
-  std::vector<std::int32_t> columns(config.hidden);
+TEST_F(LoadTest, OfMatricesInAnotherOrderOfColumnsExpertsAreNotForTheDevice) {
+  std::vector<std::int32_t> columns(small_config().hidden);
   std::iota(columns.rbegin(), columns.rend(), 0);
-  checkpoint->reorder("blk.1.attn_v.weight", columns);
-  const auto model = load(std::move(checkpoint));
+  auto dense = std::make_unique<MemoryCheckpoint>(small_config(), DType::kQ4_0);
+  dense->reorder("blk.1.attn_v.weight", columns);
+  const auto model = load(std::move(dense));
   EXPECT_EQ(model->layers()[1].v.columns().size(), columns.size());
+  EXPECT_NO_THROW(expect_device_types(*model));
+
+  const ModelConfig config = small_config(Architecture::kQwen3Moe);
+  auto mixture = std::make_unique<MemoryCheckpoint>(config, DType::kQ4_0);
+  for_each_weight(config, [&](const WeightSpec& w) {
+    if (w.name != "blk.1.ffn_up_exps.weight") return;
+    mixture->remove(w.name);
+    for (std::int64_t e = 0; e < w.n_experts; ++e) {
+      mixture->add(w.expert(e).name, DType::kQ4_0, {w.n_out, w.n_in});
+      mixture->reorder(w.expert(e).name, columns);
+    }
+  });
   try {
-    expect_device_types(*model);
-    FAIL() << "the device has no order of columns";
+    expect_device_types(*load(std::move(mixture)));
+    FAIL() << "the device has no order of columns for experts";
   } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.attn_v.weight"), HasSubstr("act-order")));
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.ffn_up.0.weight"), HasSubstr("act-order")));
   }
 }
 

@@ -42,7 +42,8 @@ class Layers {
     norm_ = zeros(c.hidden * 4);
     workspace_ = {.partial = reinterpret_cast<float*>(take(static_cast<std::int64_t>(skinny_partial_bytes()))),
                   .arrived = reinterpret_cast<std::int32_t*>(zeros(kSkinnyUnits * 4)),
-                  .splits = bench.splits};
+                  .splits = bench.splits,
+                  .permuted = take(skinny_permuted_bytes(widest))};
     stream_.synchronize();
   }
 

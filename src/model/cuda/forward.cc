@@ -73,8 +73,9 @@ struct CudaForward::Impl {
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
         *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr, *rank_rows = nullptr,
         *rank_logits = nullptr, *all_rank_logits = nullptr;
-  std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
-            *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
+  std::byte *gathered = nullptr, *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr,
+            *attended = nullptr, *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr,
+            *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
   double* inv_freq = nullptr;
   SkinnyWorkspace workspace;
@@ -138,6 +139,8 @@ struct CudaForward::Impl {
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
     return layer == 0 || experts || ranks ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
+  // x in the order of the columns of w.
+  const void* ordered(const void* x, const DeviceMatrix& w, std::int64_t m, const CudaContext& context);
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
@@ -173,9 +176,15 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
+  std::int64_t widest_input = 0;
+  weights.for_each([&](const DeviceMatrix& w) { widest_input = std::max(widest_input, w.n_in); });
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
     if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+  });
+  std::size_t reordered = 0;  // columns of the widest matrix whose columns are in another order
+  weights.for_each_in_layers([&](const DeviceMatrix& w) {
+    if (w.columns != nullptr) reordered = std::max(reordered, static_cast<std::size_t>(w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
@@ -183,6 +192,7 @@ void CudaForward::Impl::allocate() {
                                                              static_cast<std::int32_t>(config.head_dim));
   ArenaLayout arrays;
   arrays.add(residual, rows * hidden * 4);
+  arrays.add(gathered, rows * reordered * 2);
   arrays.add(normed, rows * hidden * 2);
   arrays.add(qkv, rows * qkv_width * 2);
   arrays.add(qkv_f32, few * qkv_width * 4);
@@ -197,6 +207,7 @@ void CudaForward::Impl::allocate() {
   arrays.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
   arrays.add(workspace.partial, skinny_partial_bytes());
   arrays.add(workspace.arrived, kSkinnyUnits * 4);
+  arrays.add(workspace.permuted, skinny_permuted_bytes(widest_input));
   arrays.add(angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
@@ -276,8 +287,8 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   std::int64_t first = 0;
   for (const DeviceMatrix& part : w.qkv.parts) {
     const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
-    skinny_gemm_cuda(normed, n, part, norm, {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width},
-                     workspace, context);
+    skinny_gemm_cuda(ordered(normed, part, n, context), n, part, norm,
+                     {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width}, workspace, context);
     first += part.n_out;
   }
   lap(StepPhase::kGemm);
@@ -285,26 +296,28 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   if (ranks != nullptr) {
     add_over_ranks(attended, w.o, n, w.ffn_norm, sums);
-    skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, 1), ffn_hidden, workspace, context);
+    skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, 1), ffn_hidden,
+                            workspace, context);
     add_over_ranks(ffn_hidden, w.down, n, next_norm, sums_embed);
     return;
   }
-  skinny_gemm_residual_cuda(attended, n, w.o,
+  skinny_gemm_residual_cuda(ordered(attended, w.o, n, context), n, w.o,
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
                             workspace, context);
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, context);
     return;
   }
-  skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, workspace, context);
-  skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
+  skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, parts), ffn_hidden,
+                          workspace, context);
+  skinny_gemm_residual_cuda(ordered(ffn_hidden, w.down, n, context), n, w.down,
                             {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, workspace,
                             context);
 }
 
 void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm,
                                        float* next_sums) {
-  skinny_gemm_cuda(x, n, w, {}, {.y = rank_rows}, workspace, overlapped());
+  skinny_gemm_cuda(ordered(x, w, n, overlapped()), n, w, {}, {.y = rank_rows}, workspace, overlapped());
   const auto hidden = static_cast<std::int32_t>(config.hidden);
   ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
   add_summed_rows_cuda(rank_rows, n, hidden,
@@ -378,9 +391,17 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   lap(StepPhase::kWait);
 }
 
+const void* CudaForward::Impl::ordered(const void* x, const DeviceMatrix& w, std::int64_t m,
+                                       const CudaContext& context) {
+  if (w.columns == nullptr) return x;
+  gather_columns_cuda(x, static_cast<std::int32_t>(m), w.n_in, w.columns, gathered, context);
+  return gathered;
+}
+
 // Quantised weights: by skinny GEMMs where there are few rows, else converted to bf16.
 void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y) {
   const void* values = w.values;
+  x = ordered(x, w, m, serial());
   if (is_quantised(w.dtype) && m <= kSkinnyRows) {
     skinny_gemm_cuda(x, static_cast<std::int32_t>(m), w, {},
                      {.y = y.y, .stride = y.stride, .bf16 = !y.f32, .accumulate = y.accumulate}, workspace, serial());

@@ -18,6 +18,22 @@ std::byte* writable(const std::byte* p) {
   return const_cast<std::byte*>(p);
 }
 
+// Whether two matrices may be one on the device.
+bool alike(const WeightMatrix& a, const WeightMatrix& b) {
+  const auto type = [](const WeightMatrix& w) {
+    return is_quantised(w.view().dtype()) ? w.view().dtype() : DType::kBF16;
+  };
+  return type(a) == type(b) && std::ranges::equal(a.columns(), b.columns());
+}
+
+// Where each column of x is among a matrix's.
+std::vector<std::int32_t> inverse(std::span<const std::int32_t> columns) {
+  std::vector<std::int32_t> places(columns.size());
+  for (std::size_t j = 0; j < columns.size(); ++j)
+    places[static_cast<std::size_t>(columns[j])] = static_cast<std::int32_t>(j);
+  return places;
+}
+
 double used_share(const ExpertConfig& e) {
   return e.n == 0 ? 1.0 : static_cast<double>(e.n_used) / static_cast<double>(e.n);
 }
@@ -95,6 +111,13 @@ struct CudaWeightsMaker {
     return staging.data();
   }
 
+  DeviceBuffer on_device(std::span<const std::int32_t> from) {
+    DeviceBuffer memory(from.size_bytes(), "the order of a matrix's columns");
+    copy_bytes(memory.data(), from.data(), from.size_bytes(), stream);
+    stream.synchronize();
+    return memory;
+  }
+
   // Rows [first, first + n) of `to` are those of a matrix.
   void fill(const WeightMatrix& from, const DeviceMatrix& to, std::int64_t first) {
     const ConstTensorView& view = from.view();
@@ -110,7 +133,16 @@ struct CudaWeightsMaker {
       const DeviceBuffer memory(repacked.bytes(), "weights in flight");
       repacked.values = memory.data();
       repack_cuda(staged(view), 0, n, repacked, context());
-      dequantise_cuda(repacked, 0, n, rows, context());
+      if (from.columns().empty()) {
+        dequantise_cuda(repacked, 0, n, rows, context());
+      } else {
+        const DeviceBuffer stored(static_cast<std::size_t>(n) * row_bytes(DType::kBF16, to.n_in), "weights in flight"),
+            places = on_device(inverse(from.columns()));
+        dequantise_cuda(repacked, 0, n, stored.data(), context());
+        gather_columns_cuda(stored.data(), static_cast<std::int32_t>(n), to.n_in, places.as<std::int32_t>(), rows,
+                            context());
+        stream.synchronize();
+      }
       stream.synchronize();
     } else {
       to_bf16_cuda(staged(view), type, n * to.n_in, rows, context());
@@ -118,10 +150,15 @@ struct CudaWeightsMaker {
     stream.synchronize();  // `staging` and pageable memory are free again
   }
 
+  // Requires  quantised matrices that stay so have one order of columns.
   DeviceMatrix stacked(std::span<const WeightMatrix* const> parts, DType type) {
     std::int64_t n_out = 0;
     for (const WeightMatrix* w : parts) n_out += w->n_out();
-    const DeviceMatrix all = matrix(type, n_out, parts[0]->n_in());
+    DeviceMatrix all = matrix(type, n_out, parts[0]->n_in());
+    if (is_quantised(type) && !parts[0]->columns().empty()) {
+      out.buffers_.push_back(on_device(parts[0]->columns()));
+      all.columns = out.buffers_.back().as<std::int32_t>();
+    }
     std::int64_t first = 0;
     for (const WeightMatrix* w : parts) {
       fill(*w, all, first);
@@ -135,14 +172,13 @@ struct CudaWeightsMaker {
   }
   DeviceMatrix pair(const WeightMatrix& a, const WeightMatrix& b) {
     const WeightMatrix* const parts[] = {&a, &b};
-    const DType type = a.view().dtype();
-    return stacked(parts, type == b.view().dtype() ? device_type(type) : DType::kBF16);
+    return stacked(parts, alike(a, b) ? device_type(a.view().dtype()) : DType::kBF16);
   }
   FusedMatrix fused(std::span<const WeightMatrix* const> parts) {
     FusedMatrix all;
     for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
       const DType type = device_type(parts[begin]->view().dtype());
-      while (end < parts.size() && device_type(parts[end]->view().dtype()) == type) ++end;
+      for (end = begin + 1; end < parts.size() && alike(*parts[begin], *parts[end]);) ++end;
       all.parts.push_back(stacked(parts.subspan(begin, end - begin), type));
     }
     return all;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "src/base/error.h"
+#include "src/base/rng.h"
 #include "tests/model/cuda/cuda_on_device.h"
 #include "tests/model/needle_runner.h"
 
@@ -85,6 +86,36 @@ TEST_F(CudaForwardTest, TypesMayDifferWithinALayer) {
                                   {"token_embd.weight", DType::kQ6_K}})
     mixed->quantise(end, type);
   const auto model = Model::load(std::move(mixed), {}, cpu);
+  expect_the_cpus_logits(*model, cpu);
+}
+
+// Matrices whose columns are in another order (act-order): each its own, but for q, k and v, and in the last layer gate and
+// up, which have different ones in the first.
+TEST_F(CudaForwardTest, ColumnsMayBeInAnotherOrder) {
+  ModelConfig config = cuda_config(Architecture::kQwen2, 4, 2, 64);
+  config.hidden = 256;
+  auto reordered = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
+  reordered->fill(3);
+  std::vector<std::vector<std::int32_t>> orders;
+  Rng rng(8);
+  const auto order = [&](std::int64_t n) {
+    std::vector<std::int32_t>& columns = orders.emplace_back(static_cast<std::size_t>(n));
+    std::iota(columns.begin(), columns.end(), 0);
+    for (std::size_t i = columns.size() - 1; i > 0; --i) std::swap(columns[i], columns[rng.below(i + 1)]);
+    return std::span<const std::int32_t>(columns);
+  };
+  for (const std::string end : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
+    reordered->quantise(end + ".weight", DType::kQ4_0);
+  for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
+    const std::string block = "blk." + std::to_string(layer) + ".";
+    const auto qkv = order(config.hidden), gate = order(config.hidden);
+    for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) reordered->reorder(block + name, qkv);
+    reordered->reorder(block + "attn_output.weight", order(config.n_heads * config.head_dim));
+    reordered->reorder(block + "ffn_gate.weight", gate);
+    reordered->reorder(block + "ffn_up.weight", layer == 0 ? order(config.hidden) : gate);
+    reordered->reorder(block + "ffn_down.weight", order(config.ffn));
+  }
+  const auto model = Model::load(std::move(reordered), {}, cpu);
   expect_the_cpus_logits(*model, cpu);
 }
 

@@ -42,8 +42,8 @@ WeightLayout weight_layout(DType dtype) {
 }
 
 std::int64_t DeviceMatrix::slabs() const {
-  const std::int64_t columns = (is_quantised(dtype) ? weight_layout(dtype).slabs : 1) * kSlab;
-  return (n_in + columns - 1) / columns * columns / kSlab;
+  const std::int64_t of_chunk = (is_quantised(dtype) ? weight_layout(dtype).slabs : 1) * kSlab;
+  return (n_in + of_chunk - 1) / of_chunk * of_chunk / kSlab;
 }
 
 std::size_t DeviceMatrix::octet_bytes() const {

@@ -46,6 +46,9 @@ struct DeviceMatrix {
   DType dtype = DType::kBF16;
   bool on_host = false;  // `values` is mapped host memory, which kernels read in place
   std::int64_t n_out = 0, n_in = 0;
+  // Act-order: column j multiplies value columns[j] of x, [n_in] in device memory. GEMMs take x in the matrix's order
+  // (gather_columns_cuda). Null: as they are.
+  const std::int32_t* columns = nullptr;
 
   std::int64_t octets() const { return (n_out + kOctet - 1) / kOctet; }
   std::int64_t slabs() const;       // of a row

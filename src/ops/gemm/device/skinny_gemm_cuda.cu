@@ -9,6 +9,7 @@
 #include "src/cuda/tensor_map.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/skinny_launch.cuh"
+#include "src/ops/gemm/device/wgmma_backend.cuh"
 
 namespace mneme {
 namespace cuda {
@@ -44,6 +45,8 @@ constexpr int kBlocksEach = 2;               // thread blocks per SM: 5 % faster
 constexpr int kPieceBytes = 1024, kChunkBytes = 64, kWarpChunks = kPieceBytes / kChunkBytes / kWarps;
 constexpr int kHalfRows = kTileRows / 2;
 constexpr int kTileSums = kColumns * kTileRows;
+// Rows of x from which on wgmma is faster where the device has it: 17 with weights that have minima, else 33.
+constexpr int kWgmmaRowsMinima = 17, kWgmmaRows = 33;
 
 constexpr int kStages = 5;
 // x is prefetched four pieces ahead: with weights at full rate a load from L2 takes 1 us, the time of two pieces.
@@ -298,7 +301,7 @@ SkinnyProblem problem_of(const void* x, std::int32_t m, const DeviceMatrix& w, c
   p.w_stride = is_quantised(w.dtype) ? static_cast<std::int64_t>(w.octet_bytes()) : 0;
   p.m = m, p.k = static_cast<int>(w.n_in), p.n_out = static_cast<int>(w.n_out);
   p.partial = workspace.partial, p.arrived = workspace.arrived;
-  p.splits = workspace.splits;
+  p.splits = workspace.splits, p.permuted = workspace.permuted;
   return p;
 }
 
@@ -307,8 +310,20 @@ bool streams_bf16(const DeviceMatrix& w, std::int32_t m) {
   return w.dtype == DType::kBF16 && m <= kColumns;
 }
 
+// The kernel by wgmma, where it is the faster one; else null.
+const WgmmaGemm* wgmma_for(DType weights, const SkinnyProblem& p) {
+  int from = kWgmmaRows;
+  with_format(weights, [&](auto format) {
+    if (decltype(format)::kMinimum) from = kWgmmaRowsMinima;
+  });
+  if (p.m < from || p.permuted == nullptr) return nullptr;
+  const WgmmaGemm* wgmma = Backend<WgmmaGemm>::find();
+  return wgmma != nullptr && wgmma->loaded() ? wgmma : nullptr;
+}
+
 void run(const DeviceMatrix& w, const SkinnyProblem& p, const CudaContext& context) {
   if (w.dtype == DType::kBF16) return launch_skinny<Bf16Format>(p, context);
+  if (const WgmmaGemm* wgmma = wgmma_for(w.dtype, p)) return wgmma->launch(w.dtype, p, context);
   with_format(w.dtype, [&](auto format) { launch_skinny<decltype(format)>(p, context); });
 }
 
@@ -316,6 +331,12 @@ void run(const DeviceMatrix& w, const SkinnyProblem& p, const CudaContext& conte
 
 std::size_t skinny_partial_bytes() {
   return std::size_t{kSkinnyUnits} * kSkinnyRows * kSkinnyRows * sizeof(float);
+}
+
+std::size_t skinny_permuted_bytes(std::int64_t k) {
+  // 128 columns of 64 rows in bf16, and sums of eight groups.
+  constexpr std::size_t kSlabBytes = kSkinnyRows * (kSlab * 2 + 8 * 4);
+  return static_cast<std::size_t>((k + 2 * kSlab - 1) / (2 * kSlab) * 2) * kSlabBytes;
 }
 
 bool skinny_gemm_takes(DType weights, std::int32_t m) {

@@ -27,9 +27,11 @@ struct SkinnyWorkspace {
   float* partial = nullptr;         // skinny_partial_bytes()
   std::int32_t* arrived = nullptr;  // [kSkinnyUnits], zero before the first call
   std::int32_t splits = 0;          // parts of K; 0: as the shape needs. Tests and benchmarks set it.
+  std::byte* permuted = nullptr;    // skinny_permuted_bytes() of the widest k; null: without the kernel that needs it
 };
 inline constexpr std::int32_t kSkinnyUnits = 1024;
 std::size_t skinny_partial_bytes();
+std::size_t skinny_permuted_bytes(std::int64_t k);
 
 // Whether the device takes m rows of x with this type of weights: its shared memory may be too small for bf16 and more
 // than 8 rows.

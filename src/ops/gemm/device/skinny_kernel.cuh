@@ -44,6 +44,7 @@ struct SkinnyProblem {
   __nv_bfloat16* swiglu;
   float* partial;         // [units][kColumns][kRows], splits > 1
   std::int32_t* arrived;  // [tiles], zero between launches
+  std::byte* permuted;    // x as wgmma takes it, or null
 };
 
 // kTiles: tiles of 8 rows of x.
@@ -341,15 +342,18 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   }
   __syncthreads();
   if (*last == 0) return false;
-  const float* parts = p.partial + std::int64_t{tile} * p.splits * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads) {
-    float part[kMaxSplits];  // all loads before the first sum
+  const auto* parts =
+      reinterpret_cast<const float4*>(p.partial + std::int64_t{tile} * p.splits * S::kColumns * S::kRows);
+  constexpr int kFours = S::kRows / 4;
+  for (int i = threadIdx.x; i < p.m * kFours; i += S::kThreads) {
+    float4 part[kMaxSplits];  // all loads before the first sum
 #pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s) part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
-    float v = 0;
+    for (int s = 0; s < kMaxSplits; ++s)
+      part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * kFours + i) : float4{0, 0, 0, 0};
+    float4 v{0, 0, 0, 0};
 #pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s) v += part[s];
-    sums[i / S::kRows * S::kSumStride + i % S::kRows] = v;
+    for (int s = 0; s < kMaxSplits; ++s) v.x += part[s].x, v.y += part[s].y, v.z += part[s].z, v.w += part[s].w;
+    *reinterpret_cast<float4*>(sums + i / kFours * S::kSumStride + i % kFours * 4) = v;
   }
   __syncthreads();
   return true;
@@ -405,6 +409,48 @@ __device__ __forceinline__ void store_residual(const SkinnyProblem& p, int tile,
     if (lane % kLanes == 0 && at < S::kRows && part * S::kPartRows < p.n_out)
       p.residual.sums[column * p.parts + part] = squares;
     squares = 0;
+  }
+}
+
+// store_residual() of all rows of x, for tiles of 128 rows: a lane has four rows of each of a warp's columns, whose old
+// values are all loaded before the first is stored. sums: the tile's.
+template <typename S>
+__device__ __forceinline__ void store_residual_tile(const SkinnyProblem& p, int tile, const float* sums) {
+  static_assert(S::kRows == 4 * kWarp && S::kPartRows == 2 * kWarp);
+  constexpr int kEach = S::kColumns / S::kWarps;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = tile * S::kRows + 4 * lane;
+  const int left = p.n_out - row;  // rows of the matrix from the lane's first on
+  const bool whole = left >= 4 && p.n_out % 4 == 0;
+  float old[kEach][4];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int column = warp + i * S::kWarps;
+    const float* from = p.residual.residual + std::int64_t{column} * p.n_out + row;
+    if (column < p.m && whole) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
+      old[i][0] = v.x, old[i][1] = v.y, old[i][2] = v.z, old[i][3] = v.w;
+    } else {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) old[i][r] = column < p.m && r < left ? __ldcg(from + r) : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int column = warp + i * S::kWarps;
+    if (column >= p.m) break;
+    const std::int64_t to = std::int64_t{column} * p.n_out + row;
+    float squares = 0;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if (r >= left) break;
+      const float sum = old[i][r] + sums[column * S::kSumStride + 4 * lane + r];
+      p.residual.residual[to + r] = sum;
+      static_cast<__nv_bfloat16*>(p.residual.x_next)[to + r] =
+          __float2bfloat16_rn(sum * p.residual.norm_weight[row + r]);
+      squares += sum * sum;
+    }
+    squares = warp_sum<kWarp / 2>(squares);
+    if (lane % (kWarp / 2) == 0 && left > 0) p.residual.sums[row / S::kPartRows * kSkinnyRows + column] = squares;
   }
 }
 

@@ -345,6 +345,14 @@ __global__ void fill_scales(std::int64_t chunks, std::byte* values, RandomScales
 }
 
 // One thread block per row of ids.
+__global__ void gather_columns(const __nv_bfloat16* x, std::int64_t n, std::int64_t k, const std::int32_t* columns,
+                               __nv_bfloat16* out) {
+  launch_dependents();
+  grid_dependency_wait();
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i / k * k + columns[i % k]];
+}
+
 __global__ void read_bf16_rows(const __nv_bfloat16* w, const std::int32_t* ids, std::int64_t n_in, float* out) {
   grid_dependency_wait();
   launch_dependents();
@@ -453,6 +461,12 @@ void dequantise_cuda(const DeviceMatrix& w, std::int64_t first, std::int64_t n, 
     launch(context, "dequantise", dequantise<decltype(format)>, blocks_for(rows.octets * rows.slabs * kWarp),
            dim3(kThreads), 0, rows);
   });
+}
+
+void gather_columns_cuda(const void* x, std::int32_t n, std::int64_t k, const std::int32_t* columns, void* out,
+                         const CudaContext& context) {
+  launch(context, "gather_columns", gather_columns, blocks_for(n * k), dim3(kThreads), 0,
+         static_cast<const __nv_bfloat16*>(x), std::int64_t{n} * k, k, columns, static_cast<__nv_bfloat16*>(out));
 }
 
 void read_rows_cuda(const DeviceMatrix& w, const std::int32_t* ids, std::int32_t n, float* out,

@@ -20,6 +20,9 @@ void to_bf16_cuda(const std::byte* from, DType dtype, std::int64_t n, void* to, 
 // Dequantises rows [first, first + n) of a quantised matrix to bf16 [n, n_in], for GEMMs with many rows. Each value is the
 // CPU's (dequantise_row), rounded once. Requires  first a multiple of 8.
 void dequantise_cuda(const DeviceMatrix& w, std::int64_t first, std::int64_t n, void* out, const CudaContext& context);
+// out[i][j] = x[i][columns[j]]; x, out [n, k] bf16.
+void gather_columns_cuda(const void* x, std::int32_t n, std::int64_t k, const std::int32_t* columns, void* out,
+                         const CudaContext& context);
 // out [n, n_in] f32 = rows ids[i] of a matrix of any type of the device.
 void read_rows_cuda(const DeviceMatrix& w, const std::int32_t* ids, std::int32_t n, float* out,
                     const CudaContext& context);

@@ -19,15 +19,20 @@ namespace {
 
 class CudaSkinnyGemmTest : public CudaTest {
  protected:
+  static constexpr std::int64_t kWidest = 4352;  // columns of x
   CudaContext context() const { return {.stream = stream.get()}; }
   SkinnyWorkspace workspace(int splits = 0) {
-    if (!partial_) partial_.emplace(skinny_partial_bytes() / sizeof(float)), arrived_.emplace(kSkinnyUnits, 0);
-    return {.partial = partial_->data(), .arrived = arrived_->data(), .splits = splits};
+    if (!partial_) {
+      partial_.emplace(skinny_partial_bytes() / sizeof(float)), arrived_.emplace(kSkinnyUnits, 0);
+      permuted_.emplace(skinny_permuted_bytes(kWidest), 0);
+    }
+    return {.partial = partial_->data(), .arrived = arrived_->data(), .splits = splits, .permuted = permuted_->data()};
   }
 
  private:
   std::optional<DeviceArray<float>> partial_;
   std::optional<DeviceArray<std::int32_t>> arrived_;
+  std::optional<DeviceArray<std::byte>> permuted_;
 };
 
 // A matrix on the device, repacked from a checkpoint's layout.

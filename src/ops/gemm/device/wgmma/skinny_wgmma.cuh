@@ -1,0 +1,270 @@
+// The skinny GEMM kernel of Hopper for 17 to 64 rows of x, any quantised weight type.
+//
+// As skinny_tma.cuh (a ring of bulk copies, warps that refill it in turns, splits over K), but the tensor core reads x
+// from shared memory: weights are unpacked to bf16 in registers, once for all rows of x, and a warpgroup multiplies 64
+// rows of them at once. While a group of columns is multiplied, the one before is scaled and the next unpacked. x is
+// permuted once a GEMM (permuted_x.cuh).
+//
+// A stage of the ring: x, then the weights' octets.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "src/ops/gemm/device/skinny_launch.cuh"
+#include "src/ops/gemm/device/wgmma/permuted_x.cuh"
+#include "src/ops/gemm/device/wgmma/wgmma.cuh"
+
+namespace mneme::cuda {
+
+template <typename F, int kColumns_>
+struct WgmmaShape {
+  using X = PermutedX<F::kPer16, F::kMinimum, kColumns_>;
+  static constexpr int kBlocks = kColumns_ > 32 ? 1 : 2;  // thread blocks per SM
+  static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+  static constexpr int kColumns = kColumns_, kLaneSums = kColumns / 2;
+  static constexpr int kRows = 16 * kWarps, kOctets = kRows / 8;
+  static constexpr int kPartRows = 64;  // of a partial sum of squares
+  // A stage's weights are one box, at most 256 words of 8 bytes wide.
+  static constexpr int kWordBytes = 8, kBoxBytes = 256 * kWordBytes;
+  static constexpr int kChunks = F::kSlabs == 1 && 2 * F::kChunkBytes <= kBoxBytes ? 2 : 1;  // per stage
+  static constexpr int kStageSlabs = kChunks * F::kSlabs;
+  static constexpr int kOctetBytes = kChunks * F::kChunkBytes, kXBytes = kStageSlabs * X::kSlabBytes;
+  static_assert(kOctetBytes <= kBoxBytes && kOctetBytes % 16 == 0);
+  static constexpr int kStageBytes = (kXBytes + kOctets * kOctetBytes + 127) / 128 * 128;
+  static constexpr int kSumParts = 1, kSumStride = kRows + 4, kSumFloats = kColumns * kSumStride;
+  static constexpr bool kRaw = false;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Requests the weights of a stage, and says how much x there will be. One box for all octets: a copy each costs 70 cycles.
+template <typename S>
+__device__ __forceinline__ void request_box(const SkinnyProblem& p, const CUtensorMap& map, const SkinnyWalk& walk,
+                                            const TmaRing& ring, int slot) {
+  if (threadIdx.x % kWarp != 0) return;
+  const std::uint32_t full = ring.full + slot * 8, to = ring.data + slot * S::kStageBytes + S::kXBytes;
+  const int word = walk.piece * (S::kOctetBytes / S::kWordBytes), tile = walk.tile();
+  barrier_expect(full, S::kOctetBytes * S::kOctets + S::kXBytes);
+  if (p.kind == SkinnyOutput::kSwiglu) {
+    copy_box(to, map, word, 0, tile * (S::kOctets / 2), full);
+  } else {
+    copy_box(to, map, word, tile * S::kOctets, 0, full);
+  }
+}
+
+template <typename S>
+__device__ __forceinline__ void request_permuted(const SkinnyProblem& p, int piece, const TmaRing& ring, int slot) {
+  if (threadIdx.x % kWarp != 0) return;
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   ring.data + slot * S::kStageBytes),
+               "l"(p.permuted + std::int64_t{piece} * S::kXBytes), "r"(S::kXBytes), "r"(ring.full + slot * 8)
+               : "memory");
+}
+
+// A warp's 16 rows of w for all rows of x.
+template <typename F, typename S>
+struct WgmmaRows {
+  float c[S::kLaneSums] = {};
+
+  // A slab of a stage. weights: of the warp's octets; x: of the slab.
+  __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t x, int slab) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const SharedWords chunk{weights + i * S::kOctetBytes + slab / F::kSlabs * F::kChunkBytes};
+      codes_[i].load(chunk.at(slab % F::kSlabs * F::kSlabBytes), lane);
+      scales_[i].load(chunk.at(F::kSlabs * F::kSlabBytes), slab % F::kSlabs, lane / 4);
+    }
+    const std::uint64_t operand = wgmma_operand(x, S::X::kK8Bytes);
+    group<0>(operand, x), group<1>(operand, x), group<2>(operand, x), group<3>(operand, x);
+    if constexpr (F::kPer16) group<4>(operand, x), group<5>(operand, x), group<6>(operand, x), group<7>(operand, x);
+    wgmma_wait<0>();
+    hold(part_[(S::X::kGroups - 1) % 2]);
+    add_group<S::X::kGroups - 1>(x);
+  }
+
+  // Stores the warp's sums, and begins again. mine: of its first row.
+  __device__ __forceinline__ void put(float* mine) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < S::kLaneSums; ++i) {
+      mine[(i / 4 * 8 + 2 * t + i % 2) * S::kSumStride + g + i % 4 / 2 * 8] = c[i];
+      c[i] = 0;
+    }
+  }
+
+ private:
+  Codes<F> codes_[2];
+  Scales<F> scales_[2];
+  std::uint32_t a_[2][2][4];
+  float part_[2][S::kLaneSums] = {};
+
+  // Enqueues the products of a group of columns, and scales those of the group before.
+  template <int kGroup>
+  __device__ __forceinline__ void group(std::uint64_t operand, std::uint32_t x) {
+    constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup, kHalf = F::kPer16 ? kGroup % 2 : 0;
+    constexpr std::uint64_t kAt = (kStep * S::X::kStepBytes + kHalf * 2 * S::X::kK8Bytes) >> 4,
+                            kSecond = 2 * S::X::kK8Bytes >> 4;
+    if constexpr (kHalf == 0) operands<kStep, S, F>(codes_[0], codes_[1], a_[kStep % 2]);
+    float(&part)[S::kLaneSums] = part_[kGroup % 2];
+    hold(part);
+    wgmma_fence();
+    wgmma(part, a_[kStep % 2][kHalf], operand + kAt, 0);
+    if constexpr (!F::kPer16) wgmma(part, a_[kStep % 2][1], operand + kAt + kSecond, 1);
+    wgmma_commit();
+    if constexpr (kGroup > 0) {
+      wgmma_wait<1>();
+      hold(part_[(kGroup - 1) % 2]);
+      add_group<kGroup - 1>(x);
+    }
+  }
+  template <int kGroup>
+  __device__ __forceinline__ void add_group(std::uint32_t x) {
+    constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup, kHalf = F::kPer16 ? kGroup % 2 : 0;
+    const float(&part)[S::kLaneSums] = part_[kGroup % 2];
+    const float low = scales_[0].template scale<kStep, kHalf>(), high = scales_[1].template scale<kStep, kHalf>();
+#pragma unroll
+    for (int i = 0; i < S::kLaneSums; ++i) c[i] += (i % 4 < 2 ? low : high) * part[i];
+    if constexpr (F::kMinimum) {
+      const float low_min = scales_[0].template minimum<kStep, kHalf>(),
+                  high_min = scales_[1].template minimum<kStep, kHalf>();
+      const SharedWords sums{x + S::X::kXBytes + kGroup * S::kColumns * 4 + threadIdx.x % 4 * 8};
+#pragma unroll
+      for (int i = 0; i < S::kLaneSums; i += 4) {
+        const uint2 v = sums.at(i / 4 * 32).two();
+        const float first = __uint_as_float(v.x), second = __uint_as_float(v.y);
+        c[i] += low_min * first, c[i + 1] += low_min * second;
+        c[i + 2] += high_min * first, c[i + 3] += high_min * second;
+      }
+    }
+  }
+};
+
+// Stores a unit, whose warps' sums are in shared memory.
+template <typename S>
+__device__ __forceinline__ void finish_tile(const SkinnyProblem& p, int unit, float* sums, const float* scale,
+                                            int* last) {
+  const auto value = [&](int column, int row) { return sums[column * S::kSumStride + row]; };
+  if (p.splits > 1 && !add_parts<S>(p, unit, sums, last, value)) return;
+  if (p.kind == SkinnyOutput::kResidual) {
+    store_residual_tile<S>(p, unit / p.splits, sums);
+  } else {
+    store_tile<S>(p, unit / p.splits, scale, value);
+  }
+}
+
+// Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
+template <typename F, typename S, typename Refill>
+__device__ __forceinline__ void consume_wgmma(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
+                                              int* last, const Refill& refill) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  WgmmaRows<F, S> rows;
+  SkinnyWalk walk(p);
+  while (!walk.done()) {
+    barrier_wait(ring.full + ring.stage * 8, ring.parity);
+    const std::uint32_t at = ring.data + ring.stage * S::kStageBytes;
+#pragma unroll
+    for (int slab = 0; slab < S::kStageSlabs; ++slab)
+      rows.multiply(at + S::kXBytes + 2 * warp * S::kOctetBytes, at + slab * S::X::kSlabBytes, slab);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty + ring.stage * 8);
+    refill();
+    ring.advance();
+    const int unit = walk.unit;
+    if (!walk.advance()) continue;
+    __syncthreads();  // the tile before is stored
+    rows.put(sums + 16 * warp);
+    __syncthreads();
+    finish_tile<S>(p, unit, sums, scale, last);
+  }
+}
+#endif
+
+template <typename F, int kColumns>
+__global__ void __launch_bounds__(WgmmaShape<F, kColumns>::kThreads, WgmmaShape<F, kColumns>::kBlocks)
+    skinny_wgmma_kernel(const __grid_constant__ SkinnyProblem p, const __grid_constant__ CUtensorMap map) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = WgmmaShape<F, kColumns>;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
+  __shared__ float scale[S::kColumns];
+  __shared__ int last;
+  TmaRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, S::kWarps);
+  __syncthreads();
+  launch_dependents();
+
+  const int warp = threadIdx.x / kWarp;
+  SkinnyWalk fill(p), first(p);
+  int filled = 0;
+  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
+    if (warp == 0) request_box<S>(p, map, fill, ring, filled);
+  grid_dependency_wait();
+  if (warp == 0)
+    for (int slot = 0; slot < filled; ++slot, first.advance()) request_permuted<S>(p, first.piece, ring, slot);
+  finish_norms<S::kWarps>(p.norm, p.m, scale);
+  int count = 0;
+  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
+  const auto refill = [&] {
+    if (count++ == 0 || fill.done()) return;
+    if (warp == count % S::kWarps) {
+      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
+      request_box<S>(p, map, fill, ring, ring.before);
+      request_permuted<S>(p, fill.piece, ring, ring.before);
+    }
+    fill.advance();
+  };
+  consume_wgmma<F, S>(p, ring, reinterpret_cast<float*>(memory + p.stages * S::kStageBytes), scale, &last, refill);
+#endif
+}
+
+// Octets of a matrix; of gate and up in turns for kSwiglu.
+template <typename S>
+CUtensorMap octets_map(const SkinnyProblem& p) {
+  const std::int64_t words = p.w_stride / S::kWordBytes, octets = (p.n_out + 7) / 8;
+  constexpr int kWords = S::kOctetBytes / S::kWordBytes;
+  if (p.kind == SkinnyOutput::kSwiglu)
+    return tensor_map<3>(p.w, {words, 2, octets / 2}, {octets / 2 * p.w_stride, p.w_stride},
+                         {kWords, 2, S::kOctets / 2}, CU_TENSOR_MAP_DATA_TYPE_UINT64);
+  return tensor_map<3>(p.w, {words, octets, 1}, {p.w_stride, octets * p.w_stride}, {kWords, S::kOctets, 1},
+                       CU_TENSOR_MAP_DATA_TYPE_UINT64);
+}
+
+template <typename F, int kColumns>
+void launch_wgmma_rows(SkinnyProblem p, const CudaContext& context) {
+  using S = WgmmaShape<F, kColumns>;
+  const auto kernel = skinny_wgmma_kernel<F, kColumns>;
+  constexpr int kSums = S::kSumFloats * 4;
+  static const bool ready = [&] {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_per_block(S::kBlocks)),
+               "a skinny GEMM's shared memory");
+    return true;
+  }();
+  static_cast<void>(ready);
+  const int columns = S::kStageSlabs * static_cast<int>(kSlab);
+  p.stages = std::min(kMaxStages, (shared_per_block(S::kBlocks) - kSums) / S::kStageBytes);
+  p.pieces = (p.k + columns - 1) / columns;
+  const int steps = p.pieces * columns / kStepColumns, threads = steps * kColumns;
+  launch(context, "permute_x", permute_x_kernel<F::kPer16, F::kMinimum, kColumns>,
+         dim3(static_cast<unsigned>((threads + 255) / 256)), dim3(256), 0, p.x, p.m, p.k, steps, p.permuted);
+
+  const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
+  const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
+  const int tiles = (rows + per_tile - 1) / per_tile, slots = S::kBlocks * sm_count();
+  const int units = std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (S::kColumns * S::kRows * sizeof(float)));
+  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
+  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
+  p.units = tiles * p.splits;
+  launch(context, "skinny_gemm_wgmma", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),
+         static_cast<std::size_t>(p.stages) * S::kStageBytes + kSums, p, octets_map<S>(p));
+}
+
+template <typename F>
+void launch_wgmma(const SkinnyProblem& p, const CudaContext& context) {
+  if (p.m <= 32) return launch_wgmma_rows<F, 32>(p, context);
+  launch_wgmma_rows<F, 64>(p, context);
+}
+
+#define MNEME_WGMMA_FORMAT(linkage, F) linkage template void launch_wgmma<F>(const SkinnyProblem&, const CudaContext&);
+
+}  // namespace mneme::cuda

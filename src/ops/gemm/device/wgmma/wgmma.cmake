@@ -1,0 +1,11 @@
+# Skinny GEMMs by wgmma, which is in no other target than sm_90a.
+if(NOT MNEME_HAVE_CUDA OR NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90")
+  return()
+endif()
+mneme_sources(sources src/ops/gemm/device/wgmma)
+add_library(mneme_wgmma OBJECT ${sources})
+set_target_properties(mneme_wgmma PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(mneme_wgmma PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(mneme_wgmma PRIVATE mneme_warnings mneme_tensor CUDA::cudart_static)
+target_sources(mneme_ops_gemm PRIVATE $<TARGET_OBJECTS:mneme_wgmma>)
+mneme_backend(ops_gemm wgmma)
