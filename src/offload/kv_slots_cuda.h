@@ -274,10 +274,14 @@ enum class SelectWhen : std::int32_t { kNow, kNext };
 // n_select best units of every KV head.
 //
 // All KV heads of a row select when one of them needs it, or when the gate compares missing mass (missing_mass() of
-// group_pool.h; kNext must then not start before kNow has ended). Rows whose units are not scored by boxes are skipped
-// (SlotRules::score).
+// group_pool.h; kNext must then not start before kNow has ended).
 //
+//   scored   kIndex: pages of 32 by KvSlots::boxes. kEntries: pages of SlotRules::select_tokens by UnitEntries of kind
+//            kMinMaxBox, behind which kBoxesBeyond more may be read; their tokens are written. Rows with another
+//            SlotRules::score are skipped.
 //   scratch  select_scratch_bytes(); not shared by launches that may overlap
+//
+// Requires  select_pages_takes(); heads of 64 or 128 channels.
 //
 // Numerics  box_score: f32 sums of exact products; group_pool: f32.   Ties, NaN  as topk.h.
 // Async  enqueues.
@@ -285,8 +289,11 @@ struct SelectPages {
   SlotRows rows;
   SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
+  SlotScore scored = SlotScore::kIndex;
 };
-std::size_t select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+std::size_t select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows, SlotScore scored = SlotScore::kIndex);
+// Whether a KV head's pages fit what one thread block ranks.
+bool select_pages_takes(const KvSlots& slots, SlotScore scored);
 void select_pages_cuda(const SelectPages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
 
 // The same for units that are lists (kKept alone): takes the best units until their tokens fill what the smallest
@@ -329,6 +336,14 @@ void build_boxes_cuda(const BuildBoxes& b, const KvSlots& slots, const KvTables&
 struct BuildEntries {
   std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
   std::int32_t key_slot = 0, key_layer = 0;
+};
+
+// The entries that the rows' newest tokens complete, in slot layers [first, stop). Keys are read from the cache slots, or,
+// where there are none, from the pages, in layers model_layers[slot layer] (on the device).
+struct CloseEntries {
+  SlotRows rows;
+  std::int32_t first = 0, stop = 0;
+  const std::int32_t* model_layers = nullptr;
 };
 
 // Copies the newest token of every row and layer to its page, from its cache slot or, for layers with all pages on the

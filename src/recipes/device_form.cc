@@ -39,6 +39,12 @@ bool covers_pages(const Plan& plan) {
   return of_pages(plan) && box != nullptr && box->kind == BoxKind::kMinMax;
 }
 
+bool covers_small_pages(const Plan& plan) {
+  const auto* page = std::get_if<PageUnit>(&stage_of(plan).units.prompt);
+  const auto* box = std::get_if<Box>(&stage_of(plan).index);
+  return page != nullptr && page->tokens > 1 && !of_pages(plan) && box != nullptr && box->kind == BoxKind::kMinMax;
+}
+
 bool covers_tokens(const Plan& plan) {
   const auto* bits = std::get_if<OneBit>(&stage_of(plan).index);
   return of_tokens(plan) && bits != nullptr && !bits->score_open_group &&
@@ -69,6 +75,7 @@ bool weighs_attention(const Plan& plan) {
 
 constexpr FusedSelection kFusedSelections[] = {
     {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
+    {"pages of any other size by min-max boxes", "page_select_cuda.cu", &covers_small_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
     {"tokens by sketches; every step, up to eight query heads a KV head", "sketch_scan_cuda.cu", &covers_sketches},
     {"clusters and segments by their centroids", "list_select_cuda.cu",

@@ -13,6 +13,7 @@
 #include "src/base/size32.h"
 #include "src/selection/index/one_bit.h"
 #include "src/selection/index/one_bit_cuda.h"
+#include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/region/region.h"
 #include "src/selection/topk/unfused_select_cuda.h"
 #include "src/tensor/half.h"
@@ -28,6 +29,7 @@ struct Setup {
   std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
   std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
   bool single = false;            // units are tokens, without an index
+  std::int32_t page = 0;          // nonzero: units are pages of this size by their boxes, attended token by token
   std::int32_t largest = 0;       // nonzero: units are lists, segments of at most this many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool slots = true;                  // false: tokens are attended in their pages
@@ -39,10 +41,11 @@ struct Setup {
   SlotGate gate = SlotGate::kMean;
   SlotScore score = SlotScore::kIndex;
   std::uint64_t seed = 0;
-  bool tokens() const { return group_tokens > 0 || single || largest > 0; }
+  bool tokens() const { return group_tokens > 0 || single || page > 0 || largest > 0; }
   std::int32_t unit() const { return tokens() ? 1 : kKvPageTokens; }
-  std::int32_t window() const { return std::max(recent, single ? 1 : group_tokens); }
+  std::int32_t window() const { return std::max({recent, page, single ? 1 : group_tokens}); }
   std::int32_t n_select() const {
+    if (page > 0) return (budget - sink - window()) / page * page;
     if (largest > 0) return budget - sink - std::max(1, recent - largest + 1);
     return (budget - sink - std::max(recent, group_tokens > 0 || single ? 1 : 0)) / unit();
   }
@@ -91,6 +94,7 @@ struct World {
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
     v.fetch = s.fetch;
+    if (s.page > 0) v.select_tokens = s.page;
     const auto heads = static_cast<std::size_t>(s.seq_slots * s.kv_heads),
                pages = static_cast<std::size_t>(s.max_pages), slots = static_cast<std::size_t>(v.n_slots),
                listed = static_cast<std::size_t>(v.max_listed), q = static_cast<std::size_t>(s.seq_slots * v.n_heads);
@@ -106,6 +110,12 @@ struct World {
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
+    } else if (s.page > 0) {
+      v.entries = {.kind = EntryKind::kMinMaxBox,
+                   .tokens = s.page,
+                   .bytes = 4 * s.head_dim,
+                   .most = (s.max_pages * kKvPageTokens + s.page - 1) / s.page};
+      take(&v.entries.data, (heads * static_cast<std::size_t>(v.entries.most) + kBoxesBeyond) * v.token_bytes());
     } else if (!s.single) {
       take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
@@ -135,7 +145,8 @@ struct World {
                               : s.largest > 0              ? select_lists_scratch_bytes(v, s.seq_slots)
                               : s.group_tokens > 0         ? select_tokens_scratch_bytes(v, s.seq_slots)
                                                            : select_scratch_bytes(v, s.seq_slots);
-    for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
+    const std::size_t fused = s.page > 0 ? select_scratch_bytes(v, s.seq_slots, SlotScore::kEntries) : 0;
+    for (auto& x : scratch) x = DeviceArray<std::byte>(std::max(bytes, fused), s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
   void take(T** to, std::size_t bytes) {
@@ -148,7 +159,10 @@ struct World {
   }
   SlotRules rules() const {
     return {.unit_tokens = s.unit(),
-            .entry_tokens = s.group_tokens > 0 ? s.group_tokens : s.unit(),
+            .select_tokens = std::max(s.page, 1),
+            .entry_tokens = s.page > 0           ? s.page
+                            : s.group_tokens > 0 ? s.group_tokens
+                                                 : s.unit(),
             .fetch = s.fetch,
             .budget = s.budget,
             .sink = s.sink,
@@ -256,6 +270,9 @@ class CudaSlotsTest : public CudaTest {
       if (w.s.group_tokens > 0) {
         build_one_bit_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / w.s.group_tokens, .key_slot = seq_slot},
                            w.v, w.pages(), context());
+      } else if (w.s.page > 0) {
+        build_unit_entries_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / w.s.page, .key_slot = seq_slot},
+                                w.v, w.pages(), context());
       } else if (!w.s.single) {
         build_boxes_cuda({.seq_slot = seq_slot,
                           .first = 0,

@@ -237,7 +237,7 @@ void CudaAttention::finish(const SingleRows& who, const CudaRowArrays& rows, con
   follow(side_, stored_, stream);
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
-  if (r.groups() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = side_.get()});
+  if (r.closes() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = side_.get()});
   r.write_back(slots, tables_->tables(), {.stream = side_.get()});
   side_busy_ = true;
 }

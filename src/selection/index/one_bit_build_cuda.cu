@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
 struct CloseArgs {
   KvSlots s;
   KvTables pages;
-  CloseOneBit c;
+  CloseEntries c;
 };
 
 // One warp per (row, layer, KV head).
@@ -166,7 +166,7 @@ void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables&
   with_kv_type(s, [&]<typename T>(T) { run(s.head_dim == 128 ? build_kernel<T, 128> : build_kernel<T, 64>); });
 }
 
-void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
+void close_one_bit_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
   const int items = c.rows.n * (c.stop - c.first) * s.n_kv_heads;
   const auto run = [&](void (*kernel)(CloseArgs)) {
     launch(context, "close_one_bit", kernel, dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kThreads),

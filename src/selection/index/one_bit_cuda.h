@@ -16,14 +16,8 @@ std::size_t one_bit_level_bytes(const KvSlots& slots, std::size_t heads);
 // Builds groups of 1-bit keys.
 void build_one_bit_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
 
-// Builds the groups that the rows' newest tokens complete, in slot layers [first, stop). Reads keys from the cache
-// slots, or, where there are none, from `pages`, in layers model_layers[slot layer] (on the device).
-struct CloseOneBit {
-  SlotRows rows;
-  std::int32_t first = 0, stop = 0;
-  const std::int32_t* model_layers = nullptr;
-};
-void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
+// Builds the groups that the rows' newest tokens complete.
+void close_one_bit_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
 
 // Scores all tokens of the region with the row's queries (KvSlots::last_q), pools over the group, and writes the
 // n_select best tokens of every KV head to `selected_ids`.

@@ -142,28 +142,28 @@ __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
 }
 
 struct CloseArgs {
-  KvSlots s;  // of_layer()
-  SlotRows rows;
+  KvSlots s;
   KvTables pages;
-  int slot_layer, layer;
+  CloseEntries c;
 };
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const int kv_head = blockIdx.y, seq_slot = p.rows.seq_slots[blockIdx.x], length = p.rows.lengths[blockIdx.x],
-            tokens = p.s.entries.tokens;
+  const int kv_head = blockIdx.y, seq_slot = p.c.rows.seq_slots[blockIdx.x], length = p.c.rows.lengths[blockIdx.x],
+            tokens = p.s.entries.tokens, layer = p.c.first + static_cast<int>(blockIdx.z);
   if (seq_slot < 0 || length % tokens != 0) return;
   const int first = length - tokens;
-  const SlotRules& rules = p.s.rules[seq_slot];
+  const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
   // Tokens of the window are in their cache slots; where it is shorter than an entry, the others are in the pages.
   const int from = p.s.n_slots == 0         ? length
                    : length <= rules.budget ? 0
                                             : length - window_slots(rules) * p.s.unit_tokens;
-  build_entry<T>(p.s, slot_index(p.s, p.slot_layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
-    if (first + i >= from) return resident_token(p.s, rules, p.slot_layer, seq_slot, kv_head, first + i, length);
-    return p.pages.base + unit_token(p.pages, 1, p.layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
+  build_entry<T>(p.s, slot_index(p.s, layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
+    if (first + i >= from) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
+    const int model_layer = p.c.model_layers[layer];
+    return p.pages.base + unit_token(p.pages, 1, model_layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
   });
 }
 
@@ -198,13 +198,14 @@ void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& s, const KvTa
   });
 }
 
-void close_unit_entries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
-                             std::int32_t layer, const CudaContext& context) {
-  if (rows.n == 0) return;
+void close_unit_entries_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages,
+                             const CudaContext& context) {
+  if (c.rows.n == 0) return;
   with_kv_type(s, [&]<typename T>(T) {
     launch(context, "close_unit_entries", close_kernel<T>,
-           dim3(static_cast<unsigned>(rows.n), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
-           CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer});
+           dim3(static_cast<unsigned>(c.rows.n), static_cast<unsigned>(s.n_kv_heads),
+                static_cast<unsigned>(c.stop - c.first)),
+           dim3(kThreads), 0, CloseArgs{s, pages, c});
   });
 }
 

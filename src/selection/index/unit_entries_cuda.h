@@ -19,9 +19,7 @@ std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_
 void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
                              const CudaContext& context);
 
-// Builds the entries that the rows' newest tokens complete. Reads keys from the cache slots, or, where there are none,
-// from layer `layer` of `pages`.
-void close_unit_entries_cuda(const SlotRows& rows, const KvSlots& slots, std::int32_t slot_layer, const KvTables& pages,
-                             std::int32_t layer, const CudaContext& context);
+void close_unit_entries_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages,
+                             const CudaContext& context);
 
 }  // namespace mneme

@@ -174,33 +174,34 @@ __global__ void __launch_bounds__(kSummaryThreads) build_kernel(BuildArgs p) {
 }
 
 struct CloseArgs {
-  KvSlots s;  // of_layer()
-  SlotRows rows;
+  KvSlots s;
   KvTables pages;
-  int slot_layer, layer;
+  CloseEntries c;
 };
 
 template <typename T>
 __global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const int kv_head = blockIdx.y, seq_slot = p.rows.seq_slots[blockIdx.x], length = p.rows.lengths[blockIdx.x],
-            tokens = p.s.entries.tokens;
+  const int kv_head = blockIdx.y, seq_slot = p.c.rows.seq_slots[blockIdx.x], length = p.c.rows.lengths[blockIdx.x],
+            tokens = p.s.entries.tokens, layer = p.c.first + static_cast<int>(blockIdx.z);
   if (seq_slot < 0 || length % tokens != 0) return;
   const int first = length - tokens;
-  build_entry<T>(p.s, slot_index(p.s, p.slot_layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
-    if (p.s.n_slots > 0)
-      return resident_token(p.s, p.s.rules[seq_slot], p.slot_layer, seq_slot, kv_head, first + i, length);
-    return p.pages.base + unit_token(p.pages, 1, p.layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
+  const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
+  build_entry<T>(p.s, slot_index(p.s, layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
+    if (p.s.n_slots > 0) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
+    const int model_layer = p.c.model_layers[layer];
+    return p.pages.base + unit_token(p.pages, 1, model_layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
   });
 }
 
 template <typename... Params, typename Args>
-void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, const KvSlots& s,
-                     const Args& args, const CudaContext& context) {
+void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, int layers,
+                     const KvSlots& s, const Args& args, const CudaContext& context) {
   const std::size_t bytes = page_shared_bytes(s.entries, s.head_dim);
   allow_shared(kernel, bytes, allowed, "the shared memory of a page's summary");
-  launch(context, name, kernel, dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads)),
+  launch(context, name, kernel,
+         dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads), static_cast<unsigned>(layers)),
          dim3(kSummaryThreads), bytes, args);
 }
 
@@ -222,17 +223,16 @@ void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTable
   if (b.stop <= b.first) return;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, s, BuildArgs{s, keys, b}, context);
+    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, 1, s, BuildArgs{s, keys, b}, context);
   });
 }
 
-void close_summaries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
-                          std::int32_t layer, const CudaContext& context) {
-  if (rows.n == 0) return;
+void close_summaries_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
+  if (c.rows.n == 0) return;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("close_summaries", close_kernel<T>, allowed, rows.n, s,
-                    CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer}, context);
+    launch_on_pages("close_summaries", close_kernel<T>, allowed, c.rows.n, c.stop - c.first, s, CloseArgs{s, pages, c},
+                    context);
   });
 }
 

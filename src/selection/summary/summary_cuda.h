@@ -33,7 +33,7 @@ void fit_frames_cuda(const FitFrames& f, const KvSlots& slots, const KvTables& k
 void build_summaries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
                           const CudaContext& context);
 // Builds the entries that the rows' newest tokens complete, as close_unit_entries_cuda() does.
-void close_summaries_cuda(const SlotRows& rows, const KvSlots& slots, std::int32_t slot_layer, const KvTables& pages,
-                          std::int32_t layer, const CudaContext& context);
+void close_summaries_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages,
+                          const CudaContext& context);
 
 }  // namespace mneme

@@ -2,10 +2,18 @@
 // a unit's spread.
 #pragma once
 
+#include <algorithm>
+
 #include "src/kv/kv_codes.cuh"
 #include "src/selection/topk/unfused_item.cuh"
 
 namespace mneme::cuda {
+
+// Thread blocks an item: two on every SM, no more than there are entries. A block's start costs as much as four tiles.
+inline int summary_blocks(const UnfusedArgs& a, int per_warp) {
+  const int items = a.rows.n * a.s.n_kv_heads, warps = (a.s.entries.most + per_warp - 1) / per_warp;
+  return std::clamp(2 * sm_count() / items, 1, std::max(1, (warps + kScoreWarps - 1) / kScoreWarps));
+}
 
 struct Frame {
   const float *mean, *basis, *covariance, *deviation;
@@ -145,7 +153,8 @@ __device__ void head_terms(const UnfusedArgs& p, const Item& item, const float* 
     spread_terms(p, item, q, f, part);
     if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f, part);
   }
-  if (item.rules.whole_attention != 0) fixed_terms<T>(p, item, q, part);
+  // Sets of centroids: the kernel that scores them does it meanwhile.
+  if (item.rules.whole_attention != 0 && p.s.entries.kind != EntryKind::kCentroidSet) fixed_terms<T>(p, item, q, part);
 }
 
 // ---- spread.h

@@ -2,7 +2,6 @@
 // first thread block finds the score above which units have as many tokens as are wanted, in a histogram that counts
 // tokens; sorts the candidates, and writes members.
 #include <algorithm>
-#include <type_traits>
 
 #include "src/offload/list_dim.cuh"
 #include "src/selection/topk/select_common.cuh"
@@ -12,7 +11,7 @@ namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps, kMaxGroup = kMaxSlotGroup;
+constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
 constexpr int kBinBits = 10, kBins = 1 << kBinBits, kBinsEach = kBins / kThreads;
 constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
@@ -29,28 +28,10 @@ struct Args {
 
 // Dot products with centroids directly from device memory, as BoxQueries of page_select_cuda.cu.
 template <typename T, int kDim, bool kWide>
-struct CentroidQueries {
-  static constexpr int kChunks = kDim / 32, kRows = kWide ? 2 : 1;
-  std::uint32_t q[kChunks][kRows][4];
+struct CentroidQueries : QueryRows<T, kDim, kWide> {
+  using QueryRows<T, kDim, kWide>::kChunks;
+  using QueryRows<T, kDim, kWide>::q;
 
-  // dim: channels of a query; the others are zeros.
-  __device__ __forceinline__ void load(const __nv_bfloat16* head, int group, int dim) {
-    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        uint4 v{0, 0, 0, 0};
-        if (g + 8 * r < group && c * 32 + t * 8 < dim)
-          v = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * r) * dim + c * 32 + t * 8));
-        q[c][r][0] = convert(v.x), q[c][r][1] = convert(v.y), q[c][r][2] = convert(v.z), q[c][r][3] = convert(v.w);
-      }
-  }
-  static __device__ __forceinline__ std::uint32_t convert(std::uint32_t v) {
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) return v;
-    const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
-    return pack<T>(f.x, f.y);
-  }
   // s = dot products of the queries with centroid g of the eight at `centroids`, of which n are valid.
   __device__ __forceinline__ void score(float (&s)[4], const std::byte* centroids, int n) const {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -73,7 +54,7 @@ struct CentroidQueries {
 // Writes scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, const Share& at, float* scores,
-                                            float2 (&of_warps)[kWarps][kMaxGroup]) {
+                                            ClusterSums& of_cluster) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* centroids =
       p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
@@ -82,16 +63,13 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   CentroidQueries<T, kDim, kWide> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * p.s.head_dim, p.group,
                p.s.head_dim);
-  constexpr int kHalves = kWide ? 2 : 1;
-  float max[kHalves], sum[kHalves];  // of this lane's units, rows g and g + 8
-#pragma unroll
-  for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
+  RowSums<kWide> sums;
 #pragma unroll 2
   for (int first = warp * 8; first < at.own; first += kWarps * 8) {
     float s[4];
     queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h)
+    for (int h = 0; h < sums.kHalves; ++h)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int u = first + 2 * t + i, row = g + 8 * h;
@@ -99,20 +77,10 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
         float v = s[2 * h + i];
         if (by_size) v += __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / rules.alpha;
         if (row < p.group) scores[row * p.width + u] = v;
-        if (isnan(v)) continue;
-        const float scaled = fminf(rules.alpha * v, 3.4028235e38f), m = fmaxf(max[h], scaled);
-        if (m == -INFINITY) continue;
-        sum[h] = sum[h] * __expf(max[h] - m) + __expf(scaled - m);
-        max[h] = m;
+        sums.take(h, v, rules.alpha);
       }
   }
-#pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
-#pragma unroll
-    for (int k = 1; k < 4; k *= 2)
-      add_sum(max[h], sum[h], __shfl_xor_sync(~0u, max[h], k), __shfl_xor_sync(~0u, sum[h], k));
-    if (t == 0) of_warps[warp][g + 8 * h] = {max[h], sum[h]};
-  }
+  sums.leave(of_cluster);
 }
 
 // ---- the best units
@@ -304,17 +272,43 @@ __device__ __forceinline__ int selections_before(const KvSlots& s, const RowOfSl
   return s.kept == nullptr ? r.length : __ldcg(&s.kept[kept_index(s, layer, r.seq_slot)].n_made);
 }
 
+// Writes the selection of a KV head whose keys are in shared memory; one thread block.
+//   sizes  of all units; rest: shared memory behind them
+__device__ void write_selection(const Args& p, const RowOfSlots& r, const Share& at, int cluster, std::uint32_t* keys,
+                                const std::uint16_t* sizes, void* rest, Ranker& ranker) {
+  const PageRegion region = region_of(p.s, r.rules, p.layer, r.seq_slot, r.length);
+  const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
+  if (r.rules.turnover >= 0 && at.n > 0)
+    inject_keys(r.rules, selections_before(p.s, r, p.layer), at.index, at.n,
+                static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
+  if (threadIdx.x == 0) p.s.n_selected[0][at.index] = wanted;
+  if (wanted > 0) {
+    if (wanted == total) {
+      if (threadIdx.x == 0) ranker.low = rank_of(ranker.least, 0);
+      __syncthreads();
+    } else {
+      find_low(ranker, keys, sizes, at.n, wanted);
+    }
+    const int most = most_sorted(p.s);
+    const Sorted sorted(
+        p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
+    sort_units(ranker, sorted, keys, sizes, p.s.lists.ends + at.index * p.s.lists.max_units, at.n);
+    write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
+                  p.s.selected_ids[0] + at.index * p.s.max_listed);
+  }
+  __syncthreads();
+}
+
 template <typename T, int kDim, bool kWide>
 __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
   __shared__ Ranker ranker;
-  __shared__ float lse[kMaxGroup];
-  __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
+  __shared__ ClusterSums sums;
   cluster_begin();
   launch_dependents();
   grid_dependency_wait();
   cluster_begun();
-  const int tid = threadIdx.x, heads = p.s.n_kv_heads;
+  const int tid = threadIdx.x, heads = p.s.n_kv_heads, rank = blockIdx.x % p.blocks;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   auto* sizes = reinterpret_cast<std::uint16_t*>(keys + n_keys);
   void* rest = sizes + n_keys;
@@ -323,68 +317,21 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys)
   bool used = false;  // shared memory of the cluster is in use
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
-    Share at;
-    at.kv_head = item % heads;
-    at.rank = blockIdx.x % p.blocks;
-    if (!selects_now(p.s, r, p.layer, at.kv_head, at.rank == 0)) continue;
-    at.seq_slot = r.seq_slot;
-    at.index = slot_index(p.s, p.layer, r.seq_slot, at.kv_head);
-    at.n = __ldcg(p.s.lists.n_units + at.index);
-    const int each = eights((at.n + p.blocks - 1) / p.blocks);
-    at.begin = min(at.n, at.rank * each);
-    at.own = min(at.n - at.begin, each);
+    const int kv_head = item % heads;
+    if (!selects_now(p.s, r, p.layer, kv_head, rank == 0)) continue;
+    const std::int64_t index = slot_index(p.s, p.layer, r.seq_slot, kv_head);
+    const Share at = share_of(r.seq_slot, kv_head, index, __ldcg(p.s.lists.n_units + index), rank, p.blocks);
     if (used) cluster_sync();  // the first block has ranked
     used = true;
 
     if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide>(p, r.rules, at, scores, of_warps);
-    const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units;
-    if (at.rank == 0)
+    score_share<T, kDim, kWide>(p, r.rules, at, scores, sums);
+    const std::int32_t* ends = p.s.lists.ends + index * p.s.lists.max_units;
+    if (rank == 0)
       for (int u = tid; u < at.n; u += kThreads)
         sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
-    __syncthreads();
-    publish_sums(p, at.rank, of_warps, of_blocks);
-    cluster_sync();
-    merge_sums(p, of_blocks, lse);
-    __syncthreads();
-    std::uint32_t least = ~0u, largest = 0;
-    const auto pool = [&]<int kMost>(std::integral_constant<int, kMost>) {
-      pool_share<kMost>(p, r.rules, at, scores, lse, keys, least, largest);
-    };
-    if constexpr (kWide) {
-      pool(std::integral_constant<int, kMaxGroup>());
-    } else if (p.group <= 4) {
-      pool(std::integral_constant<int, 4>());
-    } else {
-      pool(std::integral_constant<int, 8>());
-    }
-    least = __reduce_min_sync(~0u, least), largest = __reduce_max_sync(~0u, largest);
-    if (tid % kWarp == 0)
-      put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), largest);
-    cluster_sync();
-    if (at.rank > 0) continue;
-
-    const PageRegion region = region_of(p.s, r.rules, p.layer, r.seq_slot, r.length);
-    const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
-    if (r.rules.turnover >= 0 && at.n > 0)
-      inject_keys(r.rules, selections_before(p.s, r, p.layer), at.index, at.n,
-                  static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
-    if (tid == 0) p.s.n_selected[0][at.index] = wanted;
-    if (wanted > 0) {
-      if (wanted == total) {
-        if (tid == 0) ranker.low = rank_of(ranker.least, 0);
-        __syncthreads();
-      } else {
-        find_low(ranker, keys, sizes, at.n, wanted);
-      }
-      const int most = most_sorted(p.s);
-      const Sorted sorted(
-          p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
-      sort_units(ranker, sorted, keys, sizes, ends, at.n);
-      write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
-                    p.s.selected_ids[0] + at.index * p.s.max_listed);
-    }
-    __syncthreads();
+    pool_cluster<kWide>(p, r.rules, at, scores, sums, keys, ranker);
+    if (rank == 0) write_selection(p, r, at, cluster, keys, sizes, rest, ranker);
   }
 }
 

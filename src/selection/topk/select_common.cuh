@@ -3,6 +3,8 @@
 // keys to the shared memory of the cluster's first block, which ranks them.
 #pragma once
 
+#include <type_traits>
+
 #include "src/cuda/cluster.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 
@@ -38,6 +40,79 @@ struct Share {
   int rank;            // of the block in its cluster
   int n;               // units of the region
   int begin, own;      // the block's part of them
+};
+
+__host__ __device__ constexpr int eights(int n) {
+  return (n + 7) / 8 * 8;
+}
+
+// The share of a KV head's n units that thread block `rank` of a cluster of `blocks` has.
+__device__ __forceinline__ Share share_of(int seq_slot, int kv_head, std::int64_t index, int n, int rank, int blocks) {
+  const int each = eights((n + blocks - 1) / blocks), begin = min(n, rank * each);
+  return {seq_slot, kv_head, index, rank, n, begin, min(n - begin, each)};
+}
+
+// Queries of a KV head as operands A of mma. Which 16 channels an mma takes is free as long as both operands agree: lane
+// (g, t) has 16 bytes of queries g and g + 8 of every 32 channels, and loads 16 bytes of unit g. No shared memory and few
+// registers: blocks run concurrently with those of attention.
+template <typename T, int kDim, bool kWide>
+struct QueryRows {
+  static constexpr int kChunks = kDim / 32;    // of 64 bytes: two mma
+  static constexpr int kRows = kWide ? 2 : 1;  // groups of more than 8 have row g + 8 too
+  std::uint32_t q[kChunks][kRows][4];
+
+  // dim: channels of a query; the others are zeros.
+  __device__ __forceinline__ void load(const __nv_bfloat16* head, int group, int dim) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        uint4 v{0, 0, 0, 0};
+        if (g + 8 * r < group && c * 32 + t * 8 < dim)
+          v = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * r) * dim + c * 32 + t * 8));
+        q[c][r][0] = convert(v.x), q[c][r][1] = convert(v.y), q[c][r][2] = convert(v.z), q[c][r][3] = convert(v.w);
+      }
+  }
+  static __device__ __forceinline__ std::uint32_t convert(std::uint32_t v) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return v;
+    const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
+    return pack<T>(f.x, f.y);
+  }
+};
+
+// Parts of the group's log-sum-exps, in the shared memory of each block.
+struct ClusterSums {
+  float lse[kMaxSlotGroup];
+  float2 of_warps[kSelectWarps][kMaxSlotGroup], of_blocks[kMaxSelectBlocks][kMaxSlotGroup];
+};
+
+// A lane's part of the log-sum-exps of rows g and g + 8.
+template <bool kWide>
+struct RowSums {
+  static constexpr int kHalves = kWide ? 2 : 1;
+  float max[kHalves], sum[kHalves];
+  __device__ __forceinline__ RowSums() {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
+  }
+  __device__ __forceinline__ void take(int half, float score, float alpha) {
+    if (isnan(score)) return;
+    const float scaled = fminf(alpha * score, 3.4028235e38f), m = fmaxf(max[half], scaled);
+    if (m == -INFINITY) return;
+    sum[half] = sum[half] * __expf(max[half] - m) + __expf(scaled - m);
+    max[half] = m;
+  }
+  __device__ __forceinline__ void leave(ClusterSums& s) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+      for (int k = 1; k < 4; k *= 2)
+        add_sum(max[h], sum[h], __shfl_xor_sync(~0u, max[h], k), __shfl_xor_sync(~0u, sum[h], k));
+      if (t == 0) s.of_warps[warp][g + 8 * h] = {max[h], sum[h]};
+    }
+  }
 };
 
 // Sends the block's per-warp parts to every block of the cluster.
@@ -128,6 +203,30 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
   }
 }
 
+// From scores of the block's share to keys in the cluster's first block, whose `bounds` (least, most) get theirs. Called
+// by all blocks, whose warps have left their parts of the log-sum-exps.
+template <bool kWide, typename Args, typename Bounds>
+__device__ __forceinline__ void pool_cluster(const Args& p, const SlotRules& rules, const Share& at,
+                                             const float* scores, ClusterSums& s, std::uint32_t* keys, Bounds& bounds) {
+  __syncthreads();
+  publish_sums(p, at.rank, s.of_warps, s.of_blocks);
+  cluster_sync();
+  merge_sums(p, s.of_blocks, s.lse);
+  __syncthreads();
+  std::uint32_t least = ~0u, most = 0;
+  if constexpr (kWide) {
+    pool_share<kMaxSlotGroup>(p, rules, at, scores, s.lse, keys, least, most);
+  } else if (p.group <= 4) {
+    pool_share<4>(p, rules, at, scores, s.lse, keys, least, most);
+  } else {
+    pool_share<8>(p, rules, at, scores, s.lse, keys, least, most);
+  }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (threadIdx.x % kWarp == 0)
+    put_least(address_in(&bounds.least, 0), least), put_most(address_in(&bounds.most, 0), most);
+  cluster_sync();
+}
+
 // Benchmarks: k of n units, ascending, of which `turnover` differ from the previous step's. Unit j is one of the j-th
 // n / k candidates, and moves on to the next of these every 1 / turnover steps, so that none returns soon.
 __device__ __forceinline__ void inject_units(const SlotRules& rules, int length, std::int64_t index, int first, int n,
@@ -140,10 +239,6 @@ __device__ __forceinline__ void inject_units(const SlotRules& rules, int length,
     const auto moves = static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(rules.turnover) + phase);
     out[j] = first + j * static_cast<int>(width) + static_cast<int>((random + moves) % width);
   }
-}
-
-__host__ __device__ constexpr int eights(int n) {
-  return (n + 7) / 8 * 8;
 }
 
 // Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.

@@ -27,9 +27,13 @@ struct HeadTerms {
   }
   // Logarithm of the weight of sinks and window.
   __device__ float fixed_log() const {
+    float2 part[kTermParts];
     float max = -INFINITY, total = 0;
 #pragma unroll
-    for (int i = 0; i < kTermParts; ++i) add_sum(max, total, fixed[i].x, fixed[i].y);
+    for (int i = 0; i < kTermParts; ++i) part[i] = __ldcg(fixed + i), max = fmaxf(max, part[i].x);
+    if (max == -INFINITY) return max;
+#pragma unroll
+    for (int i = 0; i < kTermParts; ++i) total += part[i].y * __expf(part[i].x - max);
     return max + logf(total);
   }
 };
@@ -60,9 +64,14 @@ struct Item {
   HeadTerms* terms;
 };
 
+// The row of a (row, KV head). It is there before a step's first kernel, so that kernels load it while the one before
+// them still runs: two loads, one after the other.
+__device__ __forceinline__ RowOfSlots row_of(const UnfusedArgs& p, int number) {
+  return row_at(p.s, p.rows, number / p.s.n_kv_heads);
+}
+
 // Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
-__device__ inline bool item_at(const UnfusedArgs& p, int number, bool records, Item& item) {
-  const RowOfSlots r = row_at(p.s, p.rows, number / p.s.n_kv_heads);
+__device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int number, bool records, Item& item) {
   item.kv_head = number % p.s.n_kv_heads;
   if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
   if (p.when == SelectWhen::kNow) {
@@ -129,8 +138,10 @@ __device__ __forceinline__ const std::byte* entries_of(const UnfusedArgs& p, con
 
 namespace mneme {
 
-// HeadTerms of all rows, and the scores of summarised units (UnitEntries::summarised).
+// HeadTerms of all rows, and the scores of summarised units (UnitEntries::summarised). Sets of centroids: the second has
+// the terms of sinks and window too.
 void compute_head_terms_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 void score_summaries_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
+void score_centroids_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 
 }  // namespace mneme

@@ -160,15 +160,6 @@ struct ClusterRank {
   float2 of_warps[kScoreWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
 };
 
-__device__ __forceinline__ Share share_of(const Item& item, int rank, int blocks) {
-  Share at;
-  at.rank = rank, at.seq_slot = item.seq_slot, at.kv_head = item.kv_head, at.index = item.index, at.n = item.n;
-  const int each = eights((at.n + blocks - 1) / blocks);
-  at.begin = min(at.n, at.rank * each);
-  at.own = min(at.n - at.begin, each);
-  return at;
-}
-
 // The block's parts of the heads' log-sum-exps.   scores: of its share, [group][width]
 __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const Share& at, const float* scores,
                                  float2 (&of_warps)[kScoreWarps][kMaxGroup]) {

@@ -183,9 +183,10 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
   extern __shared__ float q[];
   launch_dependents();
+  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.y));
   grid_dependency_wait();
   Item item;
-  if (!item_at(p, static_cast<int>(blockIdx.y), false, item)) return;
+  if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;
   if (item.rules.score == SlotScore::kRandom) {
     write_random_scores(p, item);
     return;
@@ -202,10 +203,11 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   __shared__ Ranker ranker;
   __shared__ HeadSums sums;
   launch_dependents();
-  grid_dependency_wait();
   const int number = static_cast<int>(blockIdx.x);
+  const RowOfSlots row = row_of(p, number);
+  grid_dependency_wait();
   Item item;
-  if (!item_at(p, number, true, item)) return;
+  if (!item_at(p, row, number, true, item)) return;
   std::uint32_t* keys = pool_units(p, item, sums, ranker);
   write_selection(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
 }
@@ -216,14 +218,20 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   __shared__ ClusterRank shared;
   cluster_begin();
   launch_dependents();
+  const int number = static_cast<int>(blockIdx.x) / blocks, rank = static_cast<int>(blockIdx.x) % blocks;
+  const RowOfSlots row = row_of(p, number);
   grid_dependency_wait();
   cluster_begun();
-  const int number = static_cast<int>(blockIdx.x) / blocks, rank = static_cast<int>(blockIdx.x) % blocks;
   Item item;
-  if (!item_at(p, number, rank == 0, item)) return;
-  const Share at = share_of(item, rank, blocks);
-  rank_share<kMaxGroup>(p, item, {item.n_scored, blocks, p.width}, at, item.scores + at.begin, keys,
-                        p.units + static_cast<std::int64_t>(number) * p.s.max_listed, shared);
+  if (!item_at(p, row, number, rank == 0, item)) return;
+  const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, blocks);
+  const ClusterArgs cluster{item.n_scored, blocks, p.width};
+  std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
+  if (item.n_scored <= 4) {
+    rank_share<4>(p, item, cluster, at, item.scores + at.begin, keys, units, shared);
+  } else {
+    rank_share<kMaxGroup>(p, item, cluster, at, item.scores + at.begin, keys, units, shared);
+  }
 }
 
 // ---- one selection for all KV heads of a layer (SlotRules::pools_layer): each pools its units to keys, and the keys of
@@ -233,9 +241,10 @@ __global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
   __shared__ Ranker ranker;
   __shared__ HeadSums sums;
   launch_dependents();
+  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.x));
   grid_dependency_wait();
   Item item;
-  if (item_at(p, static_cast<int>(blockIdx.x), false, item) && item.rules.pools_layer != 0)
+  if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.rules.pools_layer != 0)
     pool_units(p, item, sums, ranker);
 }
 
@@ -249,10 +258,11 @@ __device__ __forceinline__ float pool_two(GroupPool pool, float a, float b) {
 
 __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
   launch_dependents();
+  const int heads = p.s.n_kv_heads, number = static_cast<int>(blockIdx.y) * heads;  // of the first KV head
+  const RowOfSlots row = row_of(p, number);
   grid_dependency_wait();
-  const int heads = p.s.n_kv_heads;
-  Item item;  // of the first KV head
-  if (!item_at(p, static_cast<int>(blockIdx.y) * heads, false, item) || item.rules.pools_layer == 0) return;
+  Item item;
+  if (!item_at(p, row, number, false, item) || item.rules.pools_layer == 0) return;
   const auto scores_of = [&](int head) { return item.scores + head * (p.group * p.width); };
   for (int u = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); u < item.n;
        u += static_cast<int>(gridDim.x) * kThreads) {

@@ -83,8 +83,12 @@ TEST_F(CudaUnitEntriesTest, AreTheCpus) {
           fill_slots_cuda(seq_slot, length, rules, w.v, w.pages(), 0, 0, context());
         }
         const Rows open = rows_of(w, length - 1, 0), closed = rows_of(w, length, 0);
-        if (tokens > 1) close_unit_entries_cuda(open.rows(), w.v, 0, w.pages(), 0, context());
-        close_unit_entries_cuda(closed.rows(), w.v, 0, w.pages(), 0, context());
+        const DeviceArray<std::int32_t> layers(Ids{0});
+        if (tokens > 1)
+          close_unit_entries_cuda({.rows = open.rows(), .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
+                                  context());
+        close_unit_entries_cuda({.rows = closed.rows(), .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
+                                context());
         const std::vector<std::byte> got =
             fetch(w.v.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
         for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)

@@ -290,9 +290,12 @@ TEST_F(CudaSummaryTest, TheNewestTokenClosesItsEntry) {
           0xff, static_cast<std::size_t>(w.v.entries.bytes), stream);
       fill_slots_cuda(seq_slot, kLength, rules_, w.v, w.pages(), 0, 0, context());
     }
-    close_summaries_cuda(rows_of(w, kLength - 1, 0).rows(), w.v, 0, w.pages(), 0, context());
+    const DeviceArray<std::int32_t> layers(Ids{0});
+    close_summaries_cuda({.rows = rows_of(w, kLength - 1, 0).rows(), .stop = 1, .model_layers = layers.data()}, w.v,
+                         w.pages(), context());
     EXPECT_NE(entries_of(w, 1, 1), want);
-    close_summaries_cuda(rows_of(w, kLength, 0).rows(), w.v, 0, w.pages(), 0, context());
+    close_summaries_cuda({.rows = rows_of(w, kLength, 0).rows(), .stop = 1, .model_layers = layers.data()}, w.v,
+                         w.pages(), context());
     EXPECT_EQ(entries_of(w, 1, 1), want);
   }
 }

@@ -9,6 +9,15 @@
 #include "src/selection/topk/top_p_cuda.h"
 
 namespace mneme {
+
+bool CudaRetrieval::scans_sketches() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch;
+}
+bool CudaRetrieval::selects_small_pages() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
+         select_pages_takes(view_, SlotScore::kEntries);
+}
+
 SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots) const {
   if (slot_layer(layer) < 0 && in_pages_) return {};
   if (slot_layer(layer) < 0)
@@ -36,6 +45,11 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
   std::byte* scratch = scratch_[buffer].data();
+  if (selects_small_pages()) {
+    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .scored = SlotScore::kEntries}, view_,
+                      slot_layer(layer), context);
+    return;
+  }
   if (uses(RetrievalUse::kUnfused))
     unfused_select_cuda(
         {.rows = rows,
@@ -43,7 +57,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
          .pages = of_heads(pages),
          .layer = layer,
          .pools_layers = uses(RetrievalUse::kPoolsLayers),
-         .token_scratch = needs_.keys.scans ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .token_scratch = scans_sketches() ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
          .scratch = scratch},
         view_, slot_layer(layer), context);
   if (!uses(RetrievalUse::kFused)) return;
@@ -105,14 +119,12 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
-  if (needs_.keys.entries != EntryKind::kNone) {
-    const auto close = view_.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
-    close(rows, view_, slot_layer(layer), of_heads(pages), layer, context);
-    return;
-  }
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
-  close_one_bit_cuda({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()},
-                     view_, pages, context);
+  const auto close = groups()                     ? close_one_bit_cuda
+                     : view_.entries.summarised() ? close_summaries_cuda
+                                                  : close_unit_entries_cuda;
+  close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()}, view_,
+        of_heads(pages), context);
 }
 
 void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context) {

@@ -156,8 +156,10 @@ class CudaRetrieval {
   }
   bool selects() const { return uses(RetrievalUse::kSelects); }          // some plan selects,
   bool speculative() const { return uses(RetrievalUse::kSpeculative); }  // and does so one step ahead
-  bool groups() const { return needs_.keys.group_tokens > 0; }       // of 1-bit keys, which close_groups() completes,
-  bool closes_first() const { return uses(RetrievalUse::kNewest); }  // and must do so before select()
+  bool groups() const { return needs_.keys.group_tokens > 0; }           // of 1-bit keys
+  // Whether there is something that close_groups() completes, and whether it must do so before select().
+  bool closes() const { return groups() || needs_.keys.entries != EntryKind::kNone; }
+  bool closes_first() const { return uses(RetrievalUse::kNewest); }
   // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
   void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Whether select() lists for this step what recall() would.
@@ -222,6 +224,9 @@ class CudaRetrieval {
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
   bool uses(RetrievalUse use) const { return needs_.uses.has(use); }
+  // CudaRetrievalNeeds::Keys::fused_entries of either kind; pages as long as one thread block ranks them.
+  bool scans_sketches() const;
+  bool selects_small_pages() const;
   void number_layers();
   void describe(std::int32_t n_heads);
   // Of all layers that select and all sequence slots.

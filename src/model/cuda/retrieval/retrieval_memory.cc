@@ -140,8 +140,9 @@ void CudaRetrieval::allocate_index() {
     lists.assign(index_.data());
   } else if (needs_.keys.entries != EntryKind::kNone) {
     ArenaLayout entries;
+    const std::size_t beyond = view_.entries.kind == EntryKind::kMinMaxBox ? kBoxesBeyond : 0;
     entries.add(view_.entries.data,
-                heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes));
+                (heads * static_cast<std::size_t>(view_.entries.most) + beyond) * std::size_t(view_.entries.bytes));
     entries.add(view_.entries.frames, heads * static_cast<std::size_t>(view_.entries.frame_floats) * sizeof(float));
     index_ = DeviceBuffer(entries.total(), "index of units");
     entries.assign(index_.data());
@@ -228,8 +229,10 @@ void CudaRetrieval::allocate_scratch() {
                                      : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
                                      : needs_.keys.by_token    ? 0
                                                                : select_scratch_bytes(view_, n_rows_),
-                                     uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_) : 0) +
-                            (needs_.keys.scans ? select_tokens_scratch_bytes(view_, n_rows_) : 0);
+                                     selects_small_pages() ? select_scratch_bytes(view_, n_rows_, SlotScore::kEntries)
+                                     : uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_)
+                                                                    : 0) +
+                            (scans_sketches() ? select_tokens_scratch_bytes(view_, n_rows_) : 0);
   scratch_[0] = DeviceBuffer(bytes, "scores of units");
   // A selection for the next step may overlap the one for this step, or for the next layer.
   if (speculative() && !lists_as_selected()) scratch_[1] = DeviceBuffer(bytes, "scores of units");

@@ -40,8 +40,8 @@ SlotScore score_of(const Plan& plan, bool unfused) {
   if (device_form(plan, unfused) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
       std::holds_alternative<Sketch>(d.index))
     return SlotScore::kEntries;
-  const bool of_pages = std::holds_alternative<Box>(d.index) && !attends_by_token(plan);
-  return of_pages && scores_boxes_unfused() ? SlotScore::kEntries : SlotScore::kIndex;
+  const bool by_boxes = std::holds_alternative<Box>(d.index);
+  return by_boxes && (attends_by_token(plan) || scores_boxes_unfused()) ? SlotScore::kEntries : SlotScore::kIndex;
 }
 
 SlotQueryPool query_pool_of(const Plan& plan) {
@@ -135,6 +135,14 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int
 
 namespace {
 
+// Whether a selection's candidates may be of the group or entry that its step completes: for this step where entries are
+// larger than what leaves the window as one, for the next where the window is short.
+bool may_select_newest(const CudaRetrievalNeeds::Keys& keys, const SlotRules& r) {
+  const bool speculative = r.schedule == SlotSchedule::kSpeculative;
+  if (keys.entries == EntryKind::kNone) return speculative && keys.group_tokens > 0 && r.recent <= keys.group_tokens;
+  return keys.entry_tokens > r.entry_tokens || (speculative && r.recent < r.entry_tokens + r.select_tokens);
+}
+
 RetrievalUses uses_of(const Plan& plan, const SlotRules& r) {
   RetrievalUses u;
   const bool selects = r.schedule != SlotSchedule::kNone;
@@ -169,7 +177,8 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
     n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
     n.keys.select_tokens = r.select_tokens;
-    n.keys.scans = std::holds_alternative<Sketch>(d.index) && device_form(plan, fit.unfused) == DeviceForm::kFused;
+    n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
+                           (std::holds_alternative<Sketch>(d.index) || !scores_boxes_unfused());
   } else if (attends_by_token(plan)) {
     if (selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
@@ -181,9 +190,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.keys.by_query_head = selects && plan.pool.per_query_head && plan.shape.group() > 1;
   n.two_parts = attends_in_two_parts(plan);
   n.keys.none = !selects && !n.two_parts && !n.keys.by_token;
-  const bool speculative = n.uses.has(RetrievalUse::kSpeculative);
-  n.uses.add(RetrievalUse::kNewest, n.keys.entries != EntryKind::kNone ||
-                                        (speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens));
+  n.uses.add(RetrievalUse::kNewest, may_select_newest(n.keys, r));
   n.keys.by_layer = plan.layer_selection.has_value();
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));

@@ -21,7 +21,7 @@ enum class RetrievalUse : std::uint32_t {
   kWholeAttention = 1 << 8,   // SlotRules::whole_attention
   kPoolsLayers = 1 << 9,      // SlotRules::pools_layer
   kPrunes = 1 << 10,          // SlotRules::top_p
-  kNewest = 1 << 11,          // a selection for the next step may be from a group that this step completes
+  kNewest = 1 << 11,          // a selection may be from a group or an entry that its step completes
   kBudgetByPrompt = 1 << 12,  // prompts determine the budgets of their layers
 };
 class RetrievalUses {
@@ -44,7 +44,9 @@ struct CudaRetrievalNeeds {
     EntryKind entries = EntryKind::kNone;
     std::int32_t entry_tokens = 0, entry_rank = 0;
     std::int32_t select_tokens = 1;  // SlotRules::select_tokens
-    bool scans = false;              // UnfusedSelect::token_scratch
+    // A fused selection by entries: tokens by sketches (UnfusedSelect::token_scratch), or pages of another size than 32
+    // by their boxes (SelectPages::scored).
+    bool fused_entries = false;
     bool mean_abs = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys
     bool by_query_head = false;    // every query head selects for itself
