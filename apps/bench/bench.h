@@ -26,6 +26,7 @@ struct BenchOptions {
   bool phases = false;               // decode on a device: as many steps again, timed by phase
   bool unfused = false;              // on a device: CudaForwardOptions::unfused
   bool host_pages = false;           // on a device: keys and values in host memory
+  Collective* ranks = nullptr;       // that share the model (src/model/ranks); all measure the same cases
 };
 
 struct BenchCase {

@@ -15,6 +15,7 @@ void add_convert(CLI::App& app, int& code);
 void add_bench(CLI::App& app, int& code);
 // Subcommands of `bench`.
 void add_bench_serve(CLI::App& bench, int& code);
+void add_bench_allreduce(CLI::App& bench, int& code);
 void add_bench_attention(CLI::App& bench, int& code);
 void add_bench_ablate(CLI::App& bench, int& code);
 void add_bench_select(CLI::App& bench, int& code);

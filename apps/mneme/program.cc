@@ -13,6 +13,7 @@
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "mneme/mneme.h"
+#include "src/parallel/collective.h"
 
 namespace {
 
@@ -67,6 +68,8 @@ int mneme::cli::run_program(int argc, char** argv) {
     app.parse(argc, mneme::cli::with_long_hf(app, argc, argv).data());
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e);
+  } catch (const mneme::RanksStopped& e) {
+    return complain(kUnexpected, e.what());
   } catch (const mneme::Error& e) {
     return complain(kBadInput, e.what());
   } catch (const std::bad_alloc&) {

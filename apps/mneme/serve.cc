@@ -16,6 +16,7 @@
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
+#include "apps/mneme/rank_options.h"
 #include "apps/mneme/text_input.h"
 #include "src/base/error.h"
 #include "src/engine/kv_method.h"
@@ -27,6 +28,7 @@ namespace {
 struct ServeCommand {
   server::ServerOptions server;
   ModelSource model;
+  RankOptions ranks;
   std::optional<std::string> api_key;
   std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
   std::vector<std::string> presets;
@@ -86,6 +88,9 @@ int serve(ServeCommand command) {
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
+  const std::unique_ptr<RankGroup> ranks = join_ranks(command.ranks, o.engine);
+  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine);
+  if (ranks && o.disk) fail(ErrorKind::kUnsupported, "--kv-disk: not with --tensor-parallel-size yet");
   say_note(note);
   say_note(weak_default(recipe));
   o.model = model_file(command.model, true);
@@ -103,6 +108,8 @@ int serve(ServeCommand command) {
     say(fmt::format("KV-cache events at {}{}{}", events->endpoint(),
                     events->replay_endpoint().empty() ? "" : ", replay at ", events->replay_endpoint()));
   server.stop_on_signals();
+  std::optional<RankWatch> watch;
+  if (ranks) watch.emplace(*ranks, [&server](const std::string& why) { server.fail("the ranks stopped: " + why); });
   if (open_to_all)
     say(fmt::format("warning: {} can be reached from other machines, and no --api-key is asked for", host));
   // Whoever starts the server waits for this line: it says which port was free.
@@ -202,6 +209,12 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+}
+
+void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
+  server::ServerOptions& o = command.server;
+  EngineOptions& e = o.engine;
+  const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
   add(c.add_option("--kv-offloading-size,--host-pool-gib", command.kv_gib,
                    "KV cache size (default: all sequences at full length, at most half of the memory)")
           ->type_name("GIB")
@@ -270,7 +283,9 @@ void add_serve(CLI::App& app, int& code) {
       ->group("Model");
   add_network_options(*c, *command);
   add_scheduling_options(*c, *command);
+  add_kv_cache_options(*c, *command);
   add_replica_options(*c, *command);
+  add_rank_options(*c, command->ranks);
   add_kv_options(*c, command->server.engine.kv);
   c->add_option("--audit", command->server.engine.audit_every,
                 "Compute true attention too at every n-th step, for statistics; 0: never")

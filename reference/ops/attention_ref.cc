@@ -5,17 +5,13 @@
 #include <limits>
 #include <vector>
 
+#include "src/kv/kv_quant.h"
 #include "src/ops/attention/attention.h"
-#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
 
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
-
-double element(const std::byte* p, std::size_t i, DType dtype) {
-  return load_half(p, i, dtype);
-}
 
 // Entries of one (row, query head): scores and [K | V] pairs.
 struct Entries {
@@ -32,7 +28,8 @@ void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_
       if (t < first || t >= last) continue;
       const std::byte* token = run.kv + r * shape.token_bytes();
       double s = 0;
-      for (std::int32_t d = 0; d < shape.head_dim; ++d) s += q[d] * element(token, d, shape.kv_dtype);
+      for (std::int32_t d = 0; d < shape.head_dim; ++d)
+        s += q[d] * static_cast<double>(load_kv(token, d, shape.kv_dtype, shape.head_dim));
       s *= shape.scale;
       if (log_weight != nullptr) s += log_weight[t];
       e.scores.push_back(s);
@@ -54,7 +51,8 @@ void finish(const Entries& e, const AttentionShape& shape, const float* sink, do
   for (std::size_t i = 0; i < e.scores.size(); ++i) {
     const double p = std::exp(e.scores[i] - top);
     sum += p;
-    for (std::size_t d = 0; d < d_head; ++d) out[d] += p * element(e.tokens[i], d_head + d, shape.kv_dtype);
+    for (std::int32_t d = 0; d < shape.head_dim; ++d)
+      out[d] += p * static_cast<double>(load_kv(e.tokens[i], shape.head_dim + d, shape.kv_dtype, shape.head_dim));
   }
   if (sink != nullptr) sum += std::exp(*sink - top);
   for (std::size_t d = 0; d < d_head; ++d) out[d] /= sum;

@@ -10,29 +10,59 @@ constexpr int kPieceLoads = 8;                         // 16-byte loads in fligh
 constexpr int kPieceBytes = kPieceLoads * kWarp * 16;  // 4 KiB
 constexpr int kBulkBytes = 8 << 10;                    // of one bulk copy; issuing it costs a thread 0.1 us
 
+// As load_stream(), of 8 bytes.
+__device__ __forceinline__ uint2 load_stream_two(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 // Logarithm of the number of equal pieces of at most `most` bytes that a page has. A page of 32 tokens has 128 bytes a
-// channel, so for every head size the pieces are multiples of 512 bytes.
+// channel, or 64 and 256 more, so for every head size the pieces are multiples of 64 bytes.
 __device__ __forceinline__ int page_piece_shift(int page_bytes, int most) {
   int shift = 0;
   while (page_bytes >> shift > most) ++shift;
   return shift;
 }
 
-// Copies a piece of at most kPieceBytes, a multiple of 512: all loads before the first store.
+// Copies a piece of at most kPieceBytes, a multiple of 16: all loads before the first store.
 __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from, int bytes = kPieceBytes) {
-  const int lane = threadIdx.x % kWarp, rows = bytes / (kWarp * 16);
+  const int lane = threadIdx.x % kWarp, words = bytes / 16;
   uint4 v[kPieceLoads];
 #pragma unroll
   for (int i = 0; i < kPieceLoads; ++i)
-    if (i < rows) v[i] = load_stream(from + (i * kWarp + lane) * 16);
+    if (i * kWarp + lane < words) v[i] = load_stream(from + (i * kWarp + lane) * 16);
 #pragma unroll
   for (int i = 0; i < kPieceLoads; ++i)
-    if (i < rows) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
+    if (i * kWarp + lane < words) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
 }
 
-// Copies n tokens of `bytes` bytes of [K | V] each. A warp keeps kPieceLoads loads in flight.
+// Copies n tokens of 8 bits, [codes | scales] in `bytes` bytes. Lane i has the scales of the i-th token.
 template <typename From, typename To>
-__device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
+__device__ __forceinline__ void copy_code_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
+  constexpr int kScales = 8;
+  const int lane = threadIdx.x % kWarp, codes = bytes - kScales;
+#pragma unroll 1
+  for (int first = warp * kPieceLoads; first < n; first += n_warps * kPieceLoads) {
+    const bool has_scales = lane < kPieceLoads && first + lane < n;
+    const uint2 scales = has_scales ? load_stream_two(from(first + lane) + codes) : uint2{};
+#pragma unroll 1
+    for (int at = lane * 8; at < codes; at += kWarp * 8) {
+      uint2 v[kPieceLoads];
+#pragma unroll
+      for (int i = 0; i < kPieceLoads; ++i)
+        if (first + i < n) v[i] = load_stream_two(from(first + i) + at);
+#pragma unroll
+      for (int i = 0; i < kPieceLoads; ++i)
+        if (first + i < n) *reinterpret_cast<uint2*>(to(first + i) + at) = v[i];
+    }
+    if (has_scales) *reinterpret_cast<uint2*>(to(first + lane) + codes) = scales;
+  }
+}
+
+// Copies n tokens of `bytes` bytes of [K | V] each in 16 bits. A warp keeps kPieceLoads loads in flight.
+template <typename From, typename To>
+__device__ __forceinline__ void copy_half_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
   for (int first = warp * kPieceLoads; first < n; first += n_warps * kPieceLoads) {
 #pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x) % kWarp * 16; at < bytes; at += kWarp * 16) {
@@ -45,6 +75,16 @@ __device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_wa
         if (first + i < n) *reinterpret_cast<uint4*>(to(first + i) + at) = v[i];
     }
   }
+}
+
+// Copies one token's [K | V] by a warp, past L1.   Word: uint4; uint2 for 8 bits, 2 D + 8 bytes
+template <typename Word>
+__device__ __forceinline__ void copy_token(std::byte* to, const std::byte* from, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < bytes / static_cast<int>(sizeof(Word)); i += kWarp)
+    reinterpret_cast<Word*>(to)[i] = __ldcg(reinterpret_cast<const Word*>(from) + i);
+}
+__device__ __forceinline__ void copy_token(std::byte* to, const std::byte* from, int bytes) {
+  bytes % 16 == 0 ? copy_token<uint4>(to, from, bytes) : copy_token<uint2>(to, from, bytes);
 }
 
 #if __CUDA_ARCH__ >= 900

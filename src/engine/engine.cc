@@ -35,10 +35,12 @@ Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOption
     : options(o),
       threads(std::move(thread_pool)),
       forward(std::move(forward_pass)),
+      ranks(forward == nullptr ? nullptr : forward->ranks()),
       chunk(std::max(o.inter_token_ms, 0.0) / 1000, std::max(o.max_batched_tokens, 1)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
-  const KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
+  KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
+  if (ranks != nullptr) kv.n_blocks = ranks->least(kv.n_blocks / shape.blocks_per_page()) * shape.blocks_per_page();
   options.context = kv.context;
   pool = forward->make_pool(shape, kv.n_blocks);
 }
@@ -165,11 +167,18 @@ std::int64_t Engine::Impl::expected_blocks(const Request& r) const {
 Engine::Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
     : impl_(std::make_unique<Impl>(std::move(forward), options, std::move(pool))) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (impl_ == nullptr || impl_->ranks == nullptr || impl_->follows()) return;
+  try {
+    impl_->tell(RankCall::kEnd, [](ByteWriter&) {});
+  } catch (const Error&) {  // the ranks stopped before
+  }
+}
 
 RequestId Engine::submit(RequestInput input) {
   impl_->check_input(input, {});
   Sampler sampler(input.sampling);
+  impl_->tell_input(RankCall::kSubmit, {}, 0, input);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
@@ -182,12 +191,13 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
   Impl::check_method(parent, input.method);
   check_dropped(parent.cache, input.method.get());
   Sampler sampler(input.sampling);
+  impl_->tell_input(RankCall::kFork, from, 0, input);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = parent.tokens;
   request.cache = parent.cache.fork();
   if (parent.method) request.method = std::make_unique<MethodState>(*parent.method);
   // A running parent must now copy the page that it writes into, which admission did not count.
-  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
+  impl_->close_pages_without_room(request);
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
@@ -225,12 +235,13 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
   impl_->check_input(input, before);
   Impl::check_method(parent, input.method);
   Sampler sampler(input.sampling);
+  impl_->tell_input(RankCall::kForkPrefix, from, n_shared, input);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
   const auto n_prompt = size32(input.prompt);
   share_prefix(parent, n_shared, input.method, n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail),
                request);
-  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
+  impl_->close_pages_without_room(request);
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
@@ -239,12 +250,15 @@ void Engine::hold(RequestId id) {
   Request& request = impl_->find_sequence(id);
   MNEME_CHECK(request.active() && request.cache.length() < request.decode_from(),
               "request {} has computed its prompt: it cannot be held", id.value);
+  if (!request.held) impl_->tell(RankCall::kHold, id);
   request.held = true;
 }
 
 void Engine::unhold(RequestId id) {
   const auto it = impl_->requests.find(id);
-  if (it != impl_->requests.end()) it->second->held = false;
+  if (it == impl_->requests.end()) return;
+  if (it->second->held) impl_->tell(RankCall::kUnhold, id);
+  it->second->held = false;
 }
 
 std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_shared) {
@@ -263,10 +277,15 @@ std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_sh
               "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);
   Impl::check_method(parent, plan);
   if (usable_prefix(parent, n_shared, plan, request.decode_from()) <= before) return before;
+  impl_->tell(RankCall::kTakePrefix, [&](ByteWriter& out) {
+    out.put(id.value);
+    out.put(from.value);
+    out.put(n_shared);
+  });
   const auto question = request.method ? request.method->question_span() : std::pair(0, 0);
   request.method.reset();
   share_prefix(parent, n_shared, plan, request.decode_from(), request);
-  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
+  impl_->close_pages_without_room(request);
   request.set_method(plan);
   if (question.first < question.second) request.method->set_question_span(question.first, question.second);
   if (runs) request.stats.shared_tokens += request.cache.length() - before;
@@ -280,6 +299,7 @@ void Engine::keep_going(RequestId id, RequestInput input) {
   Impl::check_method(request, input.method);
   check_dropped(request.cache, input.method.get());
   Sampler sampler(input.sampling);
+  impl_->tell_input(RankCall::kKeepGoing, id, 0, input);
   std::erase_if(impl_->events, [&](const RequestEvent& e) { return e.id == id; });
   impl_->start(request, std::move(input), std::move(sampler));
 }
@@ -288,6 +308,7 @@ void Engine::cancel(RequestId id) {
   const auto it = impl_->requests.find(id);
   if (it == impl_->requests.end()) return;
   Request& request = *it->second;
+  if (request.holds_sequence()) impl_->tell(RankCall::kCancel, id);
   if (request.active()) {
     impl_->events.push_back(impl_->end(request, FinishReason::kCancelled));
   } else if (request.state == Request::State::kKept) {
@@ -298,6 +319,7 @@ void Engine::cancel(RequestId id) {
 void Engine::stop(RequestId id) {
   const auto it = impl_->requests.find(id);
   if (it == impl_->requests.end() || !it->second->active()) return;
+  impl_->tell(RankCall::kStop, id);
   impl_->events.push_back(impl_->end(*it->second, FinishReason::kStop));
 }
 
@@ -305,6 +327,8 @@ std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
   const auto held = [](const Request* r) { return r->held; };
   if (std::all_of(impl_->active.begin(), impl_->active.end(), held)) return impl_->take_events();
+  const std::int32_t prompt_limit = impl_->chunk.tokens();
+  impl_->tell(RankCall::kStep, [&](ByteWriter& out) { out.put(prompt_limit); });
   const std::vector<ScheduledRows> plan = impl_->plan_with_room();
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 
@@ -313,7 +337,9 @@ std::vector<RequestEvent> Engine::step() {
   std::vector<Impl::Sample> samples;
   try {
     samples = impl_->compute(batch);
-  } catch (...) {
+  } catch (const std::exception& e) {
+    // The others' step may have succeeded: ranks are not the same any more.
+    if (impl_->ranks != nullptr) impl_->ranks->ranks().abort(e.what());
     impl_->undo(batch);
     throw;
   }
@@ -343,6 +369,10 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   Request& request = impl_->find_sequence(id);
   MNEME_CHECK(!request.active(), "request {} runs: its method cannot change", id.value);
   Impl::check_method(request, plan);
+  impl_->tell(RankCall::kAttach, [&](ByteWriter& out) {
+    out.put(id.value);
+    impl_->rank_requests.write_plan(plan, out);
+  });
   request.set_method(std::move(plan));
   if (!request.method) return;
   if (impl_->pool->on_device()) return;  // whose methods keep what they need there
@@ -392,7 +422,7 @@ std::size_t Engine::kv_bytes(RequestId id) const {
 }
 
 std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {
-  return impl_->find(id).prompt_scores;
+  return impl_->find(id).scores.prompt;
 }
 
 std::int64_t Engine::reserved_blocks() const {

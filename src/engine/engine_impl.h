@@ -6,11 +6,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "src/engine/answer_forecast.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
-#include "src/engine/prefill_chunk.h"
+#include "src/engine/ranks/rank_link.h"
 #include "src/engine/request.h"
+#include "src/engine/schedule/answer_forecast.h"
+#include "src/engine/schedule/prefill_chunk.h"
 
 namespace mneme {
 
@@ -33,6 +34,18 @@ struct Engine::Impl {
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
   bool has_unpromised(std::int64_t n_blocks) const;
+  // Running requests may have to copy pages that this one shares: it shares none that anybody writes into.
+  void close_pages_without_room(Request& request);
+
+  // ---- several ranks (src/engine/ranks)
+  bool follows() const { return ranks != nullptr && !ranks->leads(); }
+  // Followers repeat a call of the leader's; call it when nothing can refuse the call any more.
+  void tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments);
+  void tell(RankCall call, RequestId id);
+  void tell_input(RankCall call, RequestId from, std::int32_t n_shared, const RequestInput& input);
+  bool room_may_differ() const;
+  // Whether it is so on every rank.
+  bool agreed(bool mine) const { return ranks == nullptr ? mine : ranks->all(mine); }
 
   // ---- a step
   struct Batch {
@@ -67,6 +80,8 @@ struct Engine::Impl {
     std::vector<TokenLogprob> top;
   };
   std::vector<Sample> compute(const Batch& batch);
+  std::vector<Sample> compute_here(const Batch& batch, const ForwardInput& input);
+  void share_tokens(const Batch& batch, std::vector<Sample>& samples);
   std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
   void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
   void observe(const Batch& batch, double seconds);
@@ -77,6 +92,8 @@ struct Engine::Impl {
   EngineOptions options;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<ForwardPass> forward;
+  RankLink* ranks;  // null: this engine has the whole model
+  RankRequests rank_requests;
   std::unique_ptr<PagePool> pool;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests;
   std::vector<Request*> active;      // waiting and running, in order of arrival

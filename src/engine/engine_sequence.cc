@@ -33,7 +33,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
     fail(ErrorKind::kRequest, "{} of {} tokens are computed: expected 0 to all of them", n_computed, n_tokens);
   }
   const std::int64_t needed = blocks_of(impl_->pool->shape(), n_computed);
-  const auto fits = [&] { return impl_->has_unpromised(needed); };
+  const auto fits = [&] { return impl_->agreed(impl_->has_unpromised(needed)); };
   impl_->take_pages(nullptr, fits);
   if (!fits()) {
     fail(ErrorKind::kResource,
@@ -63,6 +63,7 @@ bool Engine::Impl::has_unpromised(std::int64_t n_blocks) const {
 }
 
 RequestId Engine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared) {
+  MNEME_CHECK(impl_->ranks == nullptr, "followers are not told of pieces");
   RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
   impl_->check_input(input, {});
   Request& request = impl_->add(RequestId(impl_->next_id++));

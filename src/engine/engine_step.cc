@@ -23,10 +23,13 @@ std::vector<RequestView> Engine::Impl::views() const {
 }
 
 std::vector<ScheduledRows> Engine::Impl::plan() {
-  return schedule({.requests = views(), .free_blocks = pool->n_free()},
+  std::vector<RequestView> all = views();
+  std::int64_t free_blocks = pool->n_free();
+  if (ranks != nullptr) ranks->compare_room(all, free_blocks, pool->shape().blocks_per_page());
+  return schedule({.requests = all, .free_blocks = free_blocks},
                   {.max_sequences = options.max_sequences,
                    .max_batched_tokens = options.max_batched_tokens,
-                   .max_prompt_tokens = chunk.tokens()});
+                   .max_prompt_tokens = follows() ? ranks->prompt_limit() : chunk.tokens()});
 }
 
 // Where requests begin by forecast, a step may find too little memory: sequences that do not run give pages up, then
@@ -49,7 +52,7 @@ std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
 bool Engine::Impl::fits(const std::vector<ScheduledRows>& plan) const {
   std::int64_t needed = 0;
   for (const ScheduledRows& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
-  return needed <= pool->n_free();
+  return agreed(needed <= pool->n_free());
 }
 
 // The least urgent running request, the latest of equals, waits for room again; its pages go when they are wanted.
@@ -80,7 +83,7 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   for (auto& [id, r] : requests) {
     if (r.get() != except && r->state != Request::State::kRunning && r->cache.length() > 0) holders.push_back(r.get());
   }
-  // Kept ones first, the longest unused ahead; then waiting ones, the latest ahead.
+  // Kept ones first, least recently used first; then waiting ones, the latest first.
   std::sort(holders.begin(), holders.end(), [](const Request* a, const Request* b) {
     if (a->active() != b->active()) return b->active();
     return a->active() ? a->last_used > b->last_used : a->last_used < b->last_used;
@@ -117,7 +120,7 @@ void Engine::Impl::make_room() {
   Request* first = nullptr;
   for (Request* r : active)
     if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;
-  const auto has_room = [&] { return expected_blocks(*first) <= pool->n_free(); };
+  const auto has_room = [&] { return agreed(expected_blocks(*first) <= pool->n_free()); };
   take_pages(first, has_room);
   MNEME_CHECK(has_room(), "request {} needs {} blocks, {} of {} are free", first->id.value, expected_blocks(*first),
               pool->n_free(), pool->n_blocks());
@@ -170,20 +173,43 @@ void Engine::Impl::commit(const Batch& batch) {
     if (r->method) r->method->commit(r->cache);
 }
 
-// A forward pass and its events. Where all that is wanted is tokens by logits alone, the logits stay where they
-// are.
+// A forward pass and its tokens: the leader's, where there are several ranks.
 std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
   const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
+  std::vector<Sample> samples;
+  if (follows()) {
+    forward->run(input);
+    samples.resize(batch.wanted.size());
+  } else {
+    samples = compute_here(batch, input);
+  }
+  if (ranks != nullptr) share_tokens(batch, samples);
+  return samples;
+}
+
+void Engine::Impl::share_tokens(const Batch& batch, std::vector<Sample>& samples) {
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    if (!batch.wanted[i].known(*batch.wanted[i].request)) tokens.push_back(samples[i].sampled.token);
+  ranks->share(tokens);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    if (!batch.wanted[i].known(*batch.wanted[i].request)) samples[i].sampled.token = tokens[next++];
+}
+
+// Where all that is wanted is tokens by logits alone, the logits stay where they are.
+std::vector<Engine::Impl::Sample> Engine::Impl::compute_here(const Batch& batch, const ForwardInput& input) {
   const bool on_device =
       forward->samples_on_device() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
         const Request& r = *row.request;
-        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && !r.on_logits && r.sampler.is_plain();
+        return !row.known(r) && r.max_tokens > 0 && r.scores.top_logprobs == 0 && !r.scores.on_logits &&
+               r.sampler.is_plain();
       });
   if (!on_device) return sample(batch, forward->run(input));
   std::vector<const Sampler*> samplers;
   for (const Batch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
   const std::span<const Sampler::SampledToken> sampled_tokens = forward->run_sampling(input, samplers);
-  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} choices for {} rows", sampled_tokens.size(),
+  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} tokens for {} rows", sampled_tokens.size(),
               batch.wanted.size());
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
@@ -208,17 +234,17 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
       if (wanted.known(r)) {
         const std::int32_t next = r.tokens[wanted.predicted];
         s.sampled = {.token = next, .logprob = log_probability(row, next)};
-        s.top = top_logprobs(row, r.score_prompt.value_or(0));
+        s.top = top_logprobs(row, r.scores.score_prompt.value_or(0));
       } else if (r.max_tokens > 0) {
         s.sampled = r.sampler.next(row);
-        s.top = top_logprobs(row, r.top_logprobs);
+        s.top = top_logprobs(row, r.scores.top_logprobs);
       }
     }
   };
   for (std::int64_t i = 0; i < n; ++i) {
     const Batch::Row& wanted = batch.wanted[i];
-    if (wanted.request->on_logits)
-      wanted.request->on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
+    if (wanted.request->scores.on_logits)
+      wanted.request->scores.on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
   }
   n == 1 ? sample_rows(0, 1, 0) : threads->parallel_for(n, 1, sample_rows);
   return samples;
@@ -265,8 +291,8 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
       Sample& s = samples[next];
       if (batch.wanted[next].predicted >= length) {
         if (r.max_tokens > 0) take_sample(r, std::move(s), event);
-      } else if (r.score_prompt) {
-        r.prompt_scores.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
+      } else if (r.scores.score_prompt) {
+        r.scores.prompt.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
       } else {
         r.stats.tail_log_likelihood += s.sampled.logprob;
         ++r.stats.tail_scored;

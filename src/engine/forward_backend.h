@@ -8,10 +8,15 @@
 
 namespace mneme {
 
+class Collective;
+
 struct ForwardBackend {
+  // ranks: those that share the model, of which `model` is a part (rank_checkpoint); null: it is whole.
+  //
   // Errors  kDevice: no device; the message says why. kUnsupported: a shape that its kernels do not take. kResource: no
   //         room for the weights.
-  std::unique_ptr<ForwardPass> (*make)(std::unique_ptr<Model> model, const EngineOptions& options);
+  std::unique_ptr<ForwardPass> (*make)(std::unique_ptr<Model> model, const EngineOptions& options, Collective* ranks,
+                                       RankSplit split);
 };
 
 }  // namespace mneme

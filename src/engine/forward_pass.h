@@ -11,6 +11,8 @@
 
 namespace mneme {
 
+class RankLink;
+
 class ForwardPass {
  public:
   virtual ~ForwardPass() = default;
@@ -31,7 +33,7 @@ class ForwardPass {
   virtual void set_observer(DecodeObserver*) {}
   // Whether run_sampling() may be called: tokens are then selected where the logits are.
   virtual bool samples_on_device() const { return false; }
-  // As run, with the choice of each sampler (one for each row of logits; all is_plain()) in place of the logits.
+  // As run, with the token of each sampler (one for each row of logits; all is_plain()) in place of the logits.
   // Samplers stay as they are. Valid until the next call.
   virtual std::span<const Sampler::SampledToken> run_sampling(const ForwardInput&, std::span<const Sampler* const>) {
     return {};
@@ -39,6 +41,8 @@ class ForwardPass {
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }
+  // How the ranks of one model are told the engine's calls; null: one rank has all of it.
+  virtual RankLink* ranks() const { return nullptr; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

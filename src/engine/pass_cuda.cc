@@ -11,7 +11,10 @@
 #include "src/engine/kv_plan.h"
 #include "src/engine/kv_residency.h"
 #include "src/engine/memory_limit.h"
+#include "src/engine/ranks/rank_pass.h"
+#include "src/model/cuda/device_collective.h"
 #include "src/model/cuda/forward.h"
+#include "src/model/ranks/rank_forward.h"
 #include "src/model/shapes.h"
 #include "src/model/weight_placement.h"
 #include "src/recipes/compile.h"
@@ -24,14 +27,18 @@ KvStore store_of(const EngineOptions& o) {
   return o.kv_store == KvResidency::kHost ? KvStore::kHost : KvStore::kDevice;
 }
 
-CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
+CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, DeviceCollective* ranks = nullptr,
+                                   RankSplit split = RankSplit::kHeads) {
   // Values out of range are plan_kv's to refuse.
   const std::int64_t context = o.context > 0 ? std::min(o.context, model.max_context()) : model.max_context();
   return {.max_rows = std::max(o.max_batched_tokens, o.max_sequences),
           .max_sequences = std::max(o.max_sequences, 1),
           .max_context = context,
           .store = store_of(o),
-          .audit_every = o.audit_every};
+          .kv_dtype = kv_dtype_of(o),
+          .audit_every = o.audit_every,
+          .ranks = ranks,
+          .split = split};
 }
 
 // Room for the matrices of layers: what is free beside the embedding and the head, a step's activations, and what keys
@@ -52,12 +59,28 @@ WeightPlacement placement_of(const Model& model, const EngineOptions& o) {
   return fitting_layers(layer_weight_bytes(model), layer_room(model, o, forward_options(model, o)));
 }
 
+std::unique_ptr<DeviceCollective> collective_of(const Model& model, const EngineOptions& o, Collective* ranks) {
+  if (ranks == nullptr) return nullptr;
+  const std::size_t bytes = CudaForward::rank_message_bytes(model.config(), forward_options(model, o), ranks->size());
+  return make_device_collective(*ranks, bytes);
+}
+
+std::optional<RankRange> head_rows_of(const Model& model, const Collective* ranks, RankSplit split) {
+  if (ranks == nullptr || split == RankSplit::kLayers) return std::nullopt;
+  return vocabulary_range(model.config().vocab, ranks->rank(), ranks->size());
+}
+
 class CudaPass final : public ForwardPass {
  public:
-  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream)
+  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream, Collective* ranks,
+           RankSplit split)
       : model_(std::move(model)),
-        forward_(*model_, CudaWeights::load(*model_, stream, placement_of(*model_, options)), Stream::make(),
-                 forward_options(*model_, options)),
+        link_(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks, split)),
+        collective_(collective_of(*model_, options, ranks)),
+        forward_(
+            *model_,
+            CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
+            Stream::make(), forward_options(*model_, options, collective_.get(), split)),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take 9.0 ms a
@@ -68,6 +91,7 @@ class CudaPass final : public ForwardPass {
     const std::int64_t wanted = wanted_kv_bytes(model_->kv_shape(dtype), options, forward.max_context) +
                                 wanted_index_bytes(*plan, forward.max_context, options.max_sequences);
     host_ = wanted > forward_.room_bytes();
+    if (link_ != nullptr) host_ = link_->least(host_ ? 0 : 1) == 0;
     if (host_) forward_.set_store(KvStore::kHost);
   }
 
@@ -82,6 +106,10 @@ class CudaPass final : public ForwardPass {
     return forward_.make_pool(shape, n_blocks);
   }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
+  void expect_method(const Plan& plan) const override {
+    if (link_ != nullptr) expect_ranks_do(plan, link_->split());
+  }
+  RankLink* ranks() const override { return link_.get(); }
   bool samples_on_device() const override { return true; }
   std::span<const Sampler::SampledToken> run_sampling(const ForwardInput& input,
                                                       std::span<const Sampler* const> samplers) override {
@@ -103,18 +131,18 @@ class CudaPass final : public ForwardPass {
 
  private:
   std::unique_ptr<Model> model_;
+  std::unique_ptr<RankLink> link_;                // null: the model is whole
+  std::unique_ptr<DeviceCollective> collective_;  // as well
   CudaForward forward_;
   bool host_;
   std::vector<SamplingRule> rules_;
   std::vector<Sampler::SampledToken> sampled_;
 };
 
-std::unique_ptr<ForwardPass> make_cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options) {
-  if (is_eight_bit(kv_dtype_of(options)))
-    fail(ErrorKind::kOption, "kv_cache_dtype: expected bf16 or f16 with --device cuda, found {}",
-         name_of(options.kv_cache_dtype));
+std::unique_ptr<ForwardPass> make_cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options,
+                                            Collective* ranks, RankSplit split) {
   use_device(0);
-  return std::make_unique<CudaPass>(std::move(model), options, Stream::make());
+  return std::make_unique<CudaPass>(std::move(model), options, Stream::make(), ranks, split);
 }
 
 }  // namespace

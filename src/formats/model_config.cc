@@ -95,7 +95,8 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_size(file, "head_dim", c.head_dim, 2, 1 << 13);
   check_size(file, "vocabulary", c.vocab, 1, 1 << 24);
   check_size(file, "context length", c.max_context, 1, std::int64_t{1} << 31);
-  check_size(file, "sliding window", c.sliding_window, 0, std::int64_t{1} << 31);
+  const bool windows = std::find(c.windowed.begin(), c.windowed.end(), true) != c.windowed.end();
+  check_size(file, "sliding window", c.sliding_window, windows ? 1 : 0, std::int64_t{1} << 31);
   if (!c.windowed.empty() && std::ssize(c.windowed) != c.n_layers)
     fail(ErrorKind::kFormat, "{}: kinds of layers: expected {}, found {}", file, c.n_layers, c.windowed.size());
   if (c.n_heads % c.n_kv_heads != 0)

@@ -5,6 +5,9 @@
 
 namespace mneme::cuda {
 
+__device__ __forceinline__ std::int64_t token_bytes(const KvTables& t) {
+  return kv_token_bytes(t.codes, t.head_dim);
+}
 // Index of a head's first table entry.
 __device__ __forceinline__ std::int64_t table_at(const KvTables& t, int layer, int sequence, int kv_head) {
   return sequence * t.sequence_stride + (static_cast<std::int64_t>(layer) * t.n_kv_heads + kv_head) * t.max_pages;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/methods/list_units.h"
 
@@ -338,8 +339,7 @@ void MethodState::commit(SequenceCache& cache) {
     }
   }
   cache.keep(kept);
-  if (prefill_end)
-    stats_.prefill_end_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (prefill_end) stats_.prefill_end_seconds += seconds_since(start);
 }
 
 void MethodState::truncate(std::int32_t length) {

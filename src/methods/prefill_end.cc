@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/seconds.h"
 #include "src/selection/mass/attention_mass.h"
 
 namespace mneme {
@@ -56,9 +57,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
                        .suffix = {}},
                       mass_);
     }
-    if (!rows.decodes)
-      rows.method->stats().prefill_end_seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (!rows.decodes) rows.method->stats().prefill_end_seconds += seconds_since(start);
   }
 }
 

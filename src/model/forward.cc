@@ -16,7 +16,6 @@
 namespace mneme {
 namespace {
 
-// Of Forward, and of RankForward, which has `ranks`.
 struct ForwardImpl {
   const Model& model;
   const ModelConfig& config;
@@ -29,8 +28,9 @@ struct ForwardImpl {
   Activations memory;  // of the layers
   Activation residual, normed, last, logits;
   OpTimer* timer = nullptr;
-  Collective* ranks = nullptr;  // null: this is the whole model
-  WeightMatrix head;            // this rank's rows of it
+  Collective* ranks = nullptr;   // that share every layer; null: these layers are whole
+  Collective* stages = nullptr;  // that share the layers, in order; null: this rank has all
+  WeightMatrix head;             // this rank's rows of it
   Activation head_part, head_parts;
 
   ForwardImpl(const Model& m, const CpuContext& c)
@@ -51,6 +51,8 @@ struct ForwardImpl {
   ConstTensorView run(const ForwardInput& input);
   ConstTensorView run_head(const TensorView& rows);
   void gather_logits(const TensorView& h, const TensorView& y);
+  void take_rows(const TensorView& x);
+  void hand_rows_on(const TensorView& x);
   TensorView gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences);
 };
 
@@ -93,10 +95,23 @@ TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
   if (n == 0) return x;
   angles.set(attention.positions(), model.rope(), context);
   if (attention.has_pre_rope_keys()) key_angles.set(attention.key_positions(), model.rope(), context);
-  embed_cpu(input.tokens, model.embedding(), x, context);
+  stages != nullptr && stages->rank() > 0 ? take_rows(x) : embed_cpu(input.tokens, model.embedding(), x, context);
   lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);
+  if (stages != nullptr) hand_rows_on(x);
   return x;
+}
+
+// Every stage is told the rows behind each, and keeps those of the one before it.
+void ForwardImpl::take_rows(const TensorView& x) {
+  const std::span bytes(x.data(), x.dim(0) * x.stride_bytes());
+  for (int stage = 0; stage < stages->rank(); ++stage) stages->broadcast(bytes, stage);
+}
+
+// Rows of the stages behind this one are nothing to it: only the last one's are read after this.
+void ForwardImpl::hand_rows_on(const TensorView& x) {
+  const std::span bytes(x.data(), x.dim(0) * x.stride_bytes());
+  for (int stage = stages->rank(); stage + 1 < stages->size(); ++stage) stages->broadcast(bytes, stage);
 }
 
 TensorView ForwardImpl::gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences) {
@@ -112,15 +127,6 @@ TensorView ForwardImpl::gather_last_rows(const TensorView& x, std::span<const Se
       std::memcpy(rows.row(at++), x.row(row), x.stride_bytes());
   }
   return rows;
-}
-
-// Ranks have parts of the vocabulary, as equal as they can be; the last one's may be shorter.
-std::int64_t vocabulary_part(std::int64_t vocab, int size) {
-  return (vocab + size - 1) / size;
-}
-RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
-  const std::int64_t part = vocabulary_part(vocab, size);
-  return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
 }
 
 //   h [n, hidden], y [n, vocab] f32
@@ -147,9 +153,15 @@ ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
   const std::int64_t n = rows.dim(0);
   const TensorView y = logits.get(DType::kF32, n, config.vocab);
   if (n == 0) return y;
+  const std::span all(y.data(), n * y.stride_bytes());
+  if (stages != nullptr && stages->rank() + 1 < stages->size()) {
+    stages->broadcast(all, stages->size() - 1);
+    return y;
+  }
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), config.rms_eps, h, context);
   ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
+  if (stages != nullptr) stages->broadcast(all, stages->rank());
   lap(Op::kHead);
   return y;
 }
@@ -163,33 +175,19 @@ ConstTensorView ForwardImpl::run(const ForwardInput& input) {
 
 }  // namespace
 
+// Whole tiles of the kernels' rows.
+std::int64_t vocabulary_part(std::int64_t vocab, int size) {
+  constexpr std::int64_t kRows = 64;
+  return (vocab + size * kRows - 1) / (size * kRows) * kRows;
+}
+RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
+  const std::int64_t part = vocabulary_part(vocab, size);
+  return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
+}
+
 struct Forward::Impl : ForwardImpl {
   using ForwardImpl::ForwardImpl;
 };
-
-struct RankForward::Impl : ForwardImpl {
-  using ForwardImpl::ForwardImpl;
-};
-
-RankForward::RankForward(const Model& part, const CpuContext& context, Collective& ranks)
-    : impl_(std::make_unique<Impl>(part, context)) {
-  impl_->ranks = &ranks;
-  const RankRange rows = vocabulary_range(part.config().vocab, ranks.rank(), ranks.size());
-  impl_->head = WeightMatrix(part.head().view().rows(rows.first, rows.end));
-}
-RankForward::~RankForward() = default;
-
-ConstTensorView RankForward::run(const ForwardInput& input) {
-  expect_agreement(*impl_->ranks, "step", step_hash(input));
-  return impl_->run(input);
-}
-
-void RankForward::set_audit(std::int32_t every) {
-  impl_->attention.set_audit(every);
-}
-void RankForward::set_observer(DecodeObserver* observer) {
-  impl_->attention.set_observer(observer);
-}
 
 // FNV-1a: some hundred numbers a step.
 std::uint64_t step_hash(const ForwardInput& input) {
@@ -206,10 +204,18 @@ std::uint64_t step_hash(const ForwardInput& input) {
   return hash;
 }
 
-Forward::Forward(const Model& model, const CpuContext& context) : impl_(std::make_unique<Impl>(model, context)) {}
+Forward::Forward(const Model& model, const CpuContext& context, Collective* ranks, RankSplit split)
+    : impl_(std::make_unique<Impl>(model, context)) {
+  (split == RankSplit::kHeads ? impl_->ranks : impl_->stages) = ranks;
+  if (impl_->ranks == nullptr) return;
+  const RankRange rows = vocabulary_range(model.config().vocab, ranks->rank(), ranks->size());
+  impl_->head = WeightMatrix(model.head().view().rows(rows.first, rows.end));
+}
 Forward::~Forward() = default;
 
 ConstTensorView Forward::run(const ForwardInput& input) {
+  Collective* const others = impl_->ranks != nullptr ? impl_->ranks : impl_->stages;
+  if (others != nullptr) expect_agreement(*others, "step", step_hash(input));
   return impl_->run(input);
 }
 

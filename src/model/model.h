@@ -109,14 +109,22 @@ struct ForwardInput {
   std::span<const SequenceRows> sequences;  // positions: from cache->length() - n_rows
 };
 
+class Collective;
+// What ranks that share a model have of it: some heads of every layer, or some of the layers.
+enum class RankSplit : std::uint8_t { kHeads, kLayers };
+
 // Runs the model on the CPU; owns the activations, which grow to the largest batch and are kept.
 class Forward {
  public:
-  Forward(const Model& model, const CpuContext& context);
+  // ranks: those that share the model, of which `model` is this one's part (src/model/ranks); null: it is whole.
+  Forward(const Model& model, const CpuContext& context, Collective* ranks = nullptr,
+          RankSplit split = RankSplit::kHeads);
   ~Forward();
 
   // Returns logits [n_wanted, vocab] f32: one row for each sequence that wants them, or all its rows, in order. Valid
   // until the next call.
+  //
+  // Errors  with ranks, kDevice: as Collective's; ranks whose steps are not the same.
   ConstTensorView run(const ForwardInput& input);
   // The logits of every row, for perplexity and tests; [n_rows, vocab].
   ConstTensorView run_all_logits(const ForwardInput& input);

@@ -33,6 +33,10 @@ __device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRule
 
 // Bytes of a token's keys and values; of a unit's.
 __device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
+  return kv_token_bytes(s.codes, s.head_dim);
+}
+// Bytes of a box [hi: D | lo: D].
+__device__ __forceinline__ std::int64_t box_bytes(const KvSlots& s) {
   return std::int64_t{4} * s.head_dim;
 }
 __device__ __forceinline__ std::int64_t unit_bytes(const KvSlots& s) {
@@ -51,7 +55,7 @@ __device__ __forceinline__ std::int32_t block_number(const KvTables& t, int laye
   return t.blocks[table_at(t, layer, seq_slot, model_head(t, kv_head)) + page];
 }
 __device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int seq_slot, int kv_head, int page) {
-  return t.base + block_number(t, layer, seq_slot, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);
+  return t.base + block_number(t, layer, seq_slot, kv_head, page) * (token_bytes(t) * kKvPageTokens);
 }
 // A unit's first token, as an index into the pool.
 __device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_tokens, int layer, int seq_slot,

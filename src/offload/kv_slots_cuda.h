@@ -182,6 +182,7 @@ struct KvSlots {
   std::int32_t select_tokens = 1;  // least SlotRules::select_tokens
   std::int32_t fetch = 1;          // largest SlotRules::fetch
   bool f16 = false;
+  KvCodes codes = KvCodes::kNone;
   bool whole_attention = false;  // some SlotRules::whole_attention
   // Device memory. Shapes are [layers][seq slots][KV heads] first unless stated otherwise.
   std::byte* slots = nullptr;  // [n_slots] units
@@ -213,7 +214,8 @@ struct KvSlots {
   SlotCounts* counts = nullptr;   // [layers][seq slots]
   std::int32_t delay_us = 0;      // tests: fetches start up to this much later
 
-  std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
+  std::size_t token_bytes() const { return static_cast<std::size_t>(kv_token_bytes(codes, head_dim)); }
+  std::size_t box_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
   std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
   std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
   // `listed` as page tables for attention; their layers are those here.
@@ -225,6 +227,7 @@ struct KvSlots {
             .n_kv_heads = n_kv_heads,
             .head_dim = head_dim,
             .f16 = f16,
+            .codes = codes,
             .of_tokens = unit_tokens == 1};
   }
 };

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   };
   const int own = blockIdx.x * kWarps + warp, n_warps = gridDim.x * kWarps;
   if (p.s.unit_tokens == 1) {
-    copy_tokens(n, bytes, own, n_warps, source, target);
+    p.s.codes == KvCodes::kNone ? copy_half_tokens(n, bytes, own, n_warps, source, target)
+                                : copy_code_tokens(n, bytes, own, n_warps, source, target);
     return;
   }
   const int shift = page_piece_shift(bytes, kPieceBytes), piece = bytes >> shift;
@@ -68,7 +69,7 @@ struct WriteBackArgs {
 // One warp per (row, layer, KV head): writes the newest token's key and value.
 __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs p) {
   grid_dependency_wait();
-  const int lane = threadIdx.x % kWarp, heads = p.pages.n_kv_heads;
+  const int heads = p.pages.n_kv_heads;
   const int item = blockIdx.x * (kWriteThreads / kWarp) + threadIdx.x / kWarp;
   const int row = item / (p.n_layers * heads), layer = item / heads % p.n_layers, kv_head = item % heads;
   if (row >= p.rows.n) return;
@@ -82,8 +83,7 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
                            position, position + 1)
           : block_at(p.dense, (-1 - number) * p.s.n_seq_slots, seq_slot, kv_head, position / kKvPageTokens) + offset;
   std::byte* to = block_at(p.pages, layer, seq_slot, kv_head, position / kKvPageTokens) + offset;
-  for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)
-    reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+  copy_token(to, from, static_cast<int>(token_bytes(p.s)));
 }
 
 struct CopyArgs {
@@ -93,7 +93,7 @@ struct CopyArgs {
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
-  const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
+  const int block_bytes = static_cast<int>(token_bytes(p.to)) * kKvPageTokens;
   const int page_shift = page_piece_shift(block_bytes, kPieceBytes), pieces = 1 << page_shift,
             piece = block_bytes >> page_shift;
   const int shift = p.from.shifts != nullptr ? shift_of(p.from, p.from_layer, p.from_slot, kv_head)

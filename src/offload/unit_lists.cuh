@@ -11,9 +11,11 @@ constexpr int kRecallThreads = 128;
 // Single tokens that the step waits for, with no concurrent kernel: more threads fetch them sooner.
 constexpr int kMaxRecallThreads = 512;
 
-// Compile-time kind of a recall: tokens per unit, this step or the next.
-template <int kTokens, SelectWhen kFor, bool kFour, bool kKeeping>
+// Compile-time kind of a recall: tokens per unit, this step or the next. kEight: single tokens are in 8 bits (pages are
+// bytes).
+template <int kTokens, SelectWhen kFor, bool kFour, bool kKeeping, bool kEight = false>
 struct RecallOf {
+  static constexpr bool kCodes = kEight;
   static constexpr SelectWhen kWhen = kFor;
   static constexpr bool kPages = kTokens != 1, kNow = kFor == SelectWhen::kNow;
   static constexpr int kUnitTokens = kTokens, kThreads = kNow && !kPages ? kMaxRecallThreads : kRecallThreads;
@@ -107,8 +109,13 @@ __device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
   return r;
 }
 template <typename K>
+__device__ __forceinline__ std::int64_t token_bytes_of(const RecallArgs& p) {
+  if constexpr (K::kPages) return token_bytes(p.s);
+  return K::kCodes ? 2 * p.s.head_dim + 8 : 4 * p.s.head_dim;
+}
+template <typename K>
 __device__ __forceinline__ std::int64_t unit_bytes_of(const RecallArgs& p) {
-  return token_bytes(p.s) * K::kUnitTokens;
+  return token_bytes_of<K>(p) * K::kUnitTokens;
 }
 template <typename K>
 __device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, const Item& item) {

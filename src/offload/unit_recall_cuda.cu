@@ -43,12 +43,15 @@ __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& it
 template <typename K>
 __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
                                              const Lists& lists, std::byte* base) {
-  const int bytes = static_cast<int>(token_bytes(p.s)), n = n_fetched<K>(item, *lists.counters),
-            warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  copy_tokens(
-      n, bytes, warp, K::kThreads / kWarp,
-      [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
-      [&](int i) { return base + lists.missing[i].slot * bytes; });
+  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters),
+            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const auto from = [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; };
+  const auto to = [&](int i) { return base + lists.missing[i].slot * bytes; };
+  if constexpr (K::kCodes) {
+    copy_code_tokens(n, bytes, warp, K::kThreads / kWarp, from, to);
+  } else {
+    copy_half_tokens(n, bytes, warp, K::kThreads / kWarp, from, to);
+  }
   if (K::kNow || item.region.last < r.length) return;
   // With a window of 0 or 1 this step's own token belongs to the next selection, and it is in no page yet.
   __syncthreads();
@@ -56,9 +59,8 @@ __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlo
   const std::byte* own =
       resident_token(p.s, p.s.rules[item.seq_slot], p.slot_layer, item.seq_slot, item.kv_head, r.length - 1, r.length);
   for (int i = warp; i < n; i += K::kThreads / kWarp)
-    for (int at = lane; lists.missing[i].token == newest && at < bytes / 16; at += kWarp)
-      reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[at] =
-          __ldcg(reinterpret_cast<const uint4*>(own) + at);
+    if (lists.missing[i].token == newest)
+      copy_token<std::conditional_t<K::kCodes, uint2, uint4>>(base + lists.missing[i].slot * bytes, own, bytes);
 }
 
 // Prefetches the tables that resolve() and commit_slots() read to L2 while the selection still runs. The rows' sequence
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
               bytes = page >> shift;
     const int n = counters.n_missing << shift, mask = (1 << shift) - 1;
     const auto source = [&](int i) {
-      return p.pages.base + lists.missing[i >> shift].token * token_bytes(p.s) + (i & mask) * bytes;
+      return p.pages.base + lists.missing[i >> shift].token * token_bytes_of<K>(p) + (i & mask) * bytes;
     };
     const auto target = [&](int i) {
       return base + lists.missing[i >> shift].slot * unit_bytes_of<K>(p) + (i & mask) * bytes;
@@ -239,25 +241,27 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
 }
 
 // Kept selections are never fetched for the next step.
-template <int kTokens, SelectWhen kWhen, bool kFour>
+template <int kTokens, SelectWhen kWhen, bool kFour, bool kCodes = false>
 void launch_kind(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if constexpr (kWhen == SelectWhen::kNow) {
     if (args.s.kept != nullptr) {
-      launch_recall<RecallOf<kTokens, kWhen, kFour, true>>(args, max_blocks, context);
+      launch_recall<RecallOf<kTokens, kWhen, kFour, true, kCodes>>(args, max_blocks, context);
       return;
     }
   }
-  launch_recall<RecallOf<kTokens, kWhen, kFour, false>>(args, max_blocks, context);
+  launch_recall<RecallOf<kTokens, kWhen, kFour, false, kCodes>>(args, max_blocks, context);
 }
 
 template <SelectWhen kWhen>
 void launch_units(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if (args.s.unit_tokens == kKvPageTokens) {
     launch_kind<kKvPageTokens, kWhen, false>(args, max_blocks, context);
-  } else if (args.s.fetch > 1) {
-    launch_kind<1, kWhen, true>(args, max_blocks, context);
+  } else if (args.s.codes == KvCodes::kNone) {
+    args.s.fetch > 1 ? launch_kind<1, kWhen, true>(args, max_blocks, context)
+                     : launch_kind<1, kWhen, false>(args, max_blocks, context);
   } else {
-    launch_kind<1, kWhen, false>(args, max_blocks, context);
+    args.s.fetch > 1 ? launch_kind<1, kWhen, true, true>(args, max_blocks, context)
+                     : launch_kind<1, kWhen, false, true>(args, max_blocks, context);
   }
 }
 

@@ -14,7 +14,7 @@ struct Launcher {
   const char *rank, *size, *local_rank;
 };
 constexpr std::array<Launcher, 5> kLaunchers = {{
-    {"mneme", "MNEME_RANK", "MNEME_RANKS", "MNEME_RANK"},
+    {"mneme", "MNEME_RANK", "MNEME_RANKS", "MNEME_LOCAL_RANK"},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "PMI_RANK"},
@@ -45,7 +45,7 @@ std::optional<RankPlace> rank_place(const std::function<std::optional<std::strin
     if (l.name == "mneme") {
       const auto region = variable("MNEME_RANK_MEMORY");
       if (!region) fail(ErrorKind::kOption, "MNEME_RANK_MEMORY is missing beside MNEME_RANK");
-      place.shared_region = expect("MNEME_RANK_MEMORY", *region);
+      if (!region->empty()) place.shared_region = expect("MNEME_RANK_MEMORY", *region);
     }
     return place;
   }

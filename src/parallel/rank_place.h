@@ -14,7 +14,7 @@ struct RankPlace {
   int rank = 0, size = 1;
   int local_rank = 0;      // on its host: the GPU it takes
   std::string launcher;    // "mneme", "torchrun", "Open MPI", "PMI", "Slurm"
-  int shared_region = -1;  // "mneme": the descriptor of SharedRegion
+  int shared_region = -1;  // "mneme": the descriptor of SharedRegion; -1: ranks on several hosts
 };
 
 // `variable` looks a name up in the environment.

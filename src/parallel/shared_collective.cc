@@ -28,9 +28,9 @@ namespace {
 constexpr std::uint32_t kMagic = 0x6d6e6d01;
 // A rank's values of one call; longer ones go in pieces. 256 KiB: two buffers of 8 ranks stay in an L2 of 4 MiB.
 constexpr std::size_t kBufferBytes = 256 << 10;
-constexpr int kLooks = 1000;            // before a rank sleeps: some microseconds, as one that computes as much is near
 constexpr long kNapNanos = 20'000'000;  // between looks at ranks that may have ended
-constexpr std::size_t kWhyBytes = 256;
+constexpr double kMaxPerNap = 0.1;      // seconds that count as waited: a stopped process (Ctrl-Z) has not waited
+constexpr std::size_t kWhyBytes = 512;
 
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
@@ -117,6 +117,10 @@ SharedRegion::~SharedRegion() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+void SharedRegion::expect_process(int rank, int pid) {
+  layout_->ranks[rank].pid.store(pid);
+}
+
 int SharedRegion::size() const {
   return layout_->size;
 }
@@ -150,7 +154,7 @@ std::byte* SharedCollective::buffer(int rank) const {
 void SharedCollective::fail_aborted() const {
   // Whoever aborted writes a sentence at most.
   while (region_->layout()->aborted.load() == 1) std::this_thread::yield();
-  fail(ErrorKind::kDevice, "the ranks stopped: {}", region_->layout()->why);
+  throw RanksStopped(region_->layout()->why);
 }
 
 void SharedCollective::fail_all(const std::string& why) {
@@ -164,28 +168,38 @@ bool SharedCollective::ended(int rank) const {
   return other.gone.load() != 0 || (pid != 0 && pid != getpid() && process_ended(pid));
 }
 
-void SharedCollective::wait_for(int rank) {
+std::string SharedCollective::failure() {
+  SharedRegion::Layout& l = *region_->layout();
+  for (int r = 0; r < size() && l.aborted.load() == 0; ++r)
+    if (r != rank_ && ended(r)) region_->abort(fmt::format("rank {} ended", r));
+  if (l.aborted.load() == 0) return "";
+  while (l.aborted.load() == 1) std::this_thread::yield();
+  return l.why;
+}
+
+void SharedCollective::wait_for(int rank, Patience patience) {
   SharedRegion::Layout& l = *region_->layout();
   const std::atomic<std::uint64_t>& arrived = l.ranks[rank].calls;
-  for (int i = 0; i < kLooks && arrived.load(std::memory_order_acquire) < calls_; ++i) {
+  for (int i = 0; i < options_.looks && arrived.load(std::memory_order_acquire) < calls_; ++i) {
   }
-  const auto begin = std::chrono::steady_clock::now();
+  double waited = 0;
   while (true) {
     const std::uint32_t news = l.news.load();
     const bool gone = ended(rank);
     if (arrived.load(std::memory_order_acquire) >= calls_) return;
     if (l.aborted.load() != 0) fail_aborted();
     if (gone) fail_all(fmt::format("rank {} ended", rank));
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    if (waited.count() > options_.seconds)
+    if (patience == Patience::kDeadline && waited > options_.seconds)
       fail_all(fmt::format("rank {} did not answer within {} s", rank, options_.seconds));
+    const auto begin = std::chrono::steady_clock::now();
     sleep_on(l.news, news);
+    waited += std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMaxPerNap);
   }
 }
 
 // The rank's values are in its buffer; returns when those of all others are in theirs. They stay until the call after
 // the next: a rank that arrives there has read what it wanted of this one.
-void SharedCollective::arrive(Call call, std::size_t bytes) {
+void SharedCollective::arrive(Call call, std::size_t bytes, Patience patience) {
   SharedRegion::Layout& l = *region_->layout();
   if (l.aborted.load() != 0) fail_aborted();
   SharedRegion::Layout::Rank& mine = l.ranks[rank_];
@@ -196,7 +210,7 @@ void SharedCollective::arrive(Call call, std::size_t bytes) {
   wake_all(l.news);
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
-    wait_for(r);
+    wait_for(r, patience);
     if (l.ranks[r].call[at] != mine.call[at] || l.ranks[r].bytes[at] != bytes)
       fail_all(fmt::format("ranks {} and {} do not make the same calls", rank_, r));
   }
@@ -229,19 +243,19 @@ void SharedCollective::all_gather(std::span<const std::byte> part, std::span<std
   }
 }
 
-void SharedCollective::broadcast(std::span<std::byte> bytes, int root) {
+void SharedCollective::broadcast(std::span<std::byte> bytes, int root, Patience patience) {
   MNEME_CHECK(root >= 0 && root < size(), "rank {} of {}", root, size());
   for (std::size_t begin = 0; begin < bytes.size(); begin += kBufferBytes) {
     const std::size_t n = std::min(kBufferBytes, bytes.size() - begin);
     if (rank_ == root) std::memcpy(buffer(root), bytes.data() + begin, n);
-    arrive(Call::kBroadcast, n);
+    arrive(Call::kBroadcast, n, patience);
     if (rank_ != root) std::memcpy(bytes.data() + begin, buffer(root), n);
     ++calls_;
   }
 }
 
-void SharedCollective::barrier() {
-  arrive(Call::kBarrier, 0);
+void SharedCollective::barrier(Patience patience) {
+  arrive(Call::kBarrier, 0, patience);
   ++calls_;
 }
 

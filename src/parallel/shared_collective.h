@@ -32,6 +32,8 @@ class SharedRegion {
   int size() const;
   // As Collective::abort, of no rank.
   void abort(std::string_view why) noexcept;
+  // The process that will be this rank: one that ends before it takes its place is missed at once.
+  void expect_process(int rank, int pid);
 
   struct Layout;
   Layout* layout() const { return layout_; }
@@ -45,7 +47,8 @@ class SharedRegion {
 class SharedCollective final : public Collective {
  public:
   struct Options {
-    double seconds = 30;  // that a rank waits for the others
+    double seconds = 20;  // that a rank waits for the others
+    int looks = 1000;     // at the others before it sleeps: some microseconds; more where each rank has idle cores
   };
   // Requires  each rank of the region once.
   SharedCollective(std::shared_ptr<SharedRegion> region, int rank, Options options);
@@ -57,15 +60,18 @@ class SharedCollective final : public Collective {
   int size() const override { return region_->size(); }
   void all_reduce(std::span<float> values) override;
   void all_gather(std::span<const std::byte> part, std::span<std::byte> out) override;
-  void broadcast(std::span<std::byte> bytes, int root) override;
-  void barrier() override;
+  using Collective::barrier;
+  using Collective::broadcast;
+  void broadcast(std::span<std::byte> bytes, int root, Patience patience) override;
+  void barrier(Patience patience) override;
   void abort(std::string_view why) noexcept override { region_->abort(why); }
+  std::string failure() override;
 
  private:
   enum class Call : std::uint32_t { kReduce = 1, kGather, kBroadcast, kBarrier };
   std::byte* buffer(int rank) const;  // of this call
-  void arrive(Call call, std::size_t bytes);
-  void wait_for(int rank);
+  void arrive(Call call, std::size_t bytes, Patience patience = Patience::kDeadline);
+  void wait_for(int rank, Patience patience);
   bool ended(int rank) const;
   [[noreturn]] void fail_all(const std::string& why);
   [[noreturn]] void fail_aborted() const;

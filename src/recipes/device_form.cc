@@ -112,6 +112,8 @@ bool attends_in_two_parts(const Plan& plan) {
 const char* host_reason(const Plan& plan) {
   if (plan.recipe.attend != Attend::kRegions) return nullptr;
   if (plan.recipe.full_heads) return "full_heads=FILE";
+  if (plan.layer_selection && is_eight_bit(plan.shape.kv_dtype))
+    return "a layer's pages by their keys in 8 bits (kv_cache_dtype=bf16)";
   if (attends_in_two_parts(plan)) return reason_of_layer(plan);
   if (!plan.recipe.decode) return nullptr;
   if (plan.lists) return reason_of_lists(plan);

@@ -39,6 +39,8 @@ class Server {
   void run();
   // After run(): how the device failed; empty: it did not.
   const std::string& failure() const;
+  // From any thread: ends as where the device fails, with this reason.
+  void fail(std::string why);
   // From any thread. A second call does not wait for requests any more.
   void stop();
 

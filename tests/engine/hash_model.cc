@@ -11,6 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/rng.h"
 #include "src/base/size32.h"
+#include "src/model/ranks/rank_forward.h"
 
 namespace mneme {
 namespace {
@@ -68,6 +69,7 @@ std::int32_t rows_wanted(const SequenceRows& s) {
 }  // namespace
 
 ConstTensorView HashModel::run(const ForwardInput& input) {
+  if (link_ != nullptr) expect_agreement(link_->ranks(), "step", step_hash(input));
   if (log_->fail_in == 0) {
     log_->fail_in = -1;
     // As a real one would: some rows are written already.
@@ -148,8 +150,9 @@ Drained drain(Engine& engine) {
   return {{answers.begin(), answers.end()}};
 }
 
-TestEngine::TestEngine(const EngineOptions& options, int n_threads)
-    : engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get()), options,
+TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks)
+    : link(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
+      engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get(), link.get()), options,
                                       std::make_unique<ThreadPool>(n_threads))) {}
 
 EngineOptions chunked(int max_batched_tokens) {

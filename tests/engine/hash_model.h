@@ -12,6 +12,7 @@
 
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
+#include "src/engine/ranks/rank_link.h"
 
 namespace mneme {
 
@@ -28,7 +29,8 @@ struct HashModelLog {
 
 class HashModel final : public ForwardPass {
  public:
-  explicit HashModel(HashModelLog* log) : log_(log) {}
+  // link: of ranks that all have the whole model; null: none.
+  explicit HashModel(HashModelLog* log, RankLink* link = nullptr) : log_(log), link_(link) {}
 
   KvShape kv_shape(DType kv_dtype) const override {
     return {.n_layers = 2, .n_kv_heads = 2, .head_dim = 8, .dtype = kv_dtype};
@@ -36,9 +38,11 @@ class HashModel final : public ForwardPass {
   std::int64_t vocab() const override { return kHashVocab; }
   std::int64_t max_context() const override { return kHashContext; }
   ConstTensorView run(const ForwardInput& input) override;
+  RankLink* ranks() const override { return link_; }
 
  private:
   HashModelLog* log_;
+  RankLink* link_;
   std::vector<float> logits_;
 };
 
@@ -62,11 +66,12 @@ struct Drained {
 Drained drain(Engine& engine);
 
 struct TestEngine {
-  explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1);
+  explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1, Collective* ranks = nullptr);
   Engine* operator->() const { return engine.get(); }
   Engine& operator*() const { return *engine; }
 
   std::unique_ptr<HashModelLog> log = std::make_unique<HashModelLog>();
+  std::unique_ptr<RankLink> link;  // null: one rank
   std::unique_ptr<Engine> engine;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,6 +60,35 @@ inline std::vector<int> in_processes(int size, const std::function<bool(Collecti
     children.push_back(child);
   }
   std::vector<int> codes = {rank(0)};
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    codes.push_back(WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status));
+  }
+  return codes;
+}
+
+// Every rank in a process of its own, so that this one never uses a GPU: CUDA does not survive fork().
+inline std::vector<int> in_children(int size, const std::function<int(Collective&)>& run,
+                                    SharedCollective::Options options = kPatient) {
+  const std::shared_ptr<SharedRegion> region = SharedRegion::make(size);
+  std::vector<pid_t> children;
+  for (int r = 0; r < size; ++r) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 3;
+      try {
+        SharedCollective ranks(region, r, options);
+        code = run(ranks);
+      } catch (const Error& e) {
+        std::fprintf(stderr, "rank %d: %s\n", r, e.what());
+      }
+      _exit(code);
+    }
+    region->expect_process(r, child);
+    children.push_back(child);
+  }
+  std::vector<int> codes;
   for (const pid_t child : children) {
     int status = 0;
     waitpid(child, &status, 0);

@@ -132,6 +132,18 @@ TEST(DeviceForm, WindowsOfMethodAndModelTogetherAreTheHosts) {
   EXPECT_EQ(device_form(*compile(parse_recipe("freekv"), shape)), DeviceForm::kFused);
 }
 
+// Of keys and values in 8 bits, selections of a whole layer by its keys are the host's; all else stays.
+TEST(DeviceForm, EightBitsChangeSelectionByLayerAlone) {
+  const MethodShape shape{.n_layers = 2, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = DType::kInt8};
+  for (const RecipeRow& row : recipe_table()) {
+    const auto plan = compile(parse_recipe(row.name), shape);
+    MethodShape wide = shape;
+    wide.kv_dtype = DType::kBF16;
+    const DeviceForm of_16_bits = device_form(*compile(parse_recipe(row.name), wide));
+    EXPECT_EQ(device_form(*plan), plan->layer_selection ? DeviceForm::kHost : of_16_bits) << row.name;
+  }
+}
+
 TEST(DeviceForm, BudgetsOfPromptsGoWithUnitsOfAllKinds) {
   for (const char* recipe : {"quest:unit=page:32,recent=64,budget=norm", "freekv:recent=64,budget=norm,rows=7",
                              "freekv:unit=token,index=one_bit,recent=64,budget=norm", "fier:budget=norm,loss=0.2",

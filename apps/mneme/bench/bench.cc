@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/bench/trace.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_model.h"
@@ -18,10 +18,12 @@
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
+#include "apps/mneme/rank_options.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
+#include "src/engine/ranks/rank_pass.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -56,6 +58,7 @@ struct BenchCommand {
   KvOptions kv;
   std::vector<std::string> methods;
   MachineOptions machine;
+  RankOptions ranks;
   OutputOptions output;
 };
 
@@ -75,6 +78,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
   std::vector<BenchRow> rows;
   for (const std::string& method : o.methods) {
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
+    if (o.ranks.size() > 1 && plan != nullptr) expect_ranks_do(*plan, RankSplit::kHeads);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
     const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_selection);
@@ -170,6 +174,19 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
   return report;
 }
 
+// Every rank measures the same cases; rank 0 tells of its own.
+std::unique_ptr<RankGroup> join_bench(const BenchCommand& o, std::int64_t deepest) {
+  EngineOptions asked{.device = parse_device(o.machine.device),
+                      .kv_store = parse_kv_residency(o.machine.kv_store),
+                      .kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype),
+                      .context = deepest,
+                      .max_batched_tokens = o.cases.chunk_tokens,
+                      .deterministic = o.machine.deterministic};
+  if (o.ranks.pipeline_parallel > 1)
+    fail(ErrorKind::kUnsupported, "--pipeline-parallel-size: mneme bench times ranks that share layers alone");
+  return join_ranks(o.ranks, asked);
+}
+
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
   if (!cuda &&
@@ -177,8 +194,6 @@ int bench(BenchCommand o) {
        !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused || o.output.phases))
     fail(ErrorKind::kOption,
          "--kv-store, --gpu-layers, --turnover, --correction, --recall, --unfused and --phases are for --device cuda");
-  if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
-    fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (!o.output.svg.empty()) o.output.phases = cuda;
   if (o.methods.empty()) o.methods = {"full"};
@@ -188,7 +203,9 @@ int bench(BenchCommand o) {
   const std::int64_t timed = o.output.phases ? o.cases.steps + kPhaseWarmup : 0;
   const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps + timed : 0);
 
-  ProgressBar bar(ProgressBar::mode_for_stderr(!o.output.no_progress));
+  const std::unique_ptr<RankGroup> ranks = join_bench(o, deepest);
+  const bool tells = ranks == nullptr || ranks->leads();
+  ProgressBar bar(ProgressBar::mode_for_stderr(tells && !o.output.no_progress));
   const ProgressFn show = [&bar](std::string_view what, std::int64_t done, std::int64_t total) {
     bar.show(what, done, total);
   };
@@ -197,8 +214,8 @@ int bench(BenchCommand o) {
       o.machine.threads, o.machine.no_pin ? Pinning::kNone : Pinning::kPinned, parse_numa_policy(o.machine.numa));
   ThreadPool& pool = *threads;
   const CpuContext cpu{.pool = &pool, .rounding = o.machine.deterministic ? Rounding::kFixed : Rounding::kFast};
-  std::unique_ptr<Model> model =
-      load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere);
+  std::unique_ptr<Model> model = load_bench_model(
+      o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere, ranks ? &ranks->world() : nullptr);
   const BenchOptions options{.kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)}),
                              .steps = o.cases.steps,
                              .warmup = o.cases.warmup,
@@ -206,10 +223,14 @@ int bench(BenchCommand o) {
                              .keep_spans = !o.output.trace.empty(),
                              .phases = o.output.phases,
                              .unfused = o.cases.unfused,
-                             .host_pages = o.machine.kv_store == "host"};
+                             .host_pages = o.machine.kv_store == "host",
+                             .ranks = ranks ? &ranks->world() : nullptr};
+  if (ranks) ranks->world().barrier(Patience::kWhileTheyLive);
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
                                   : bench_cpu(o, machine, std::move(model), cpu, options, show);
   bar.clear();
+  if (ranks) ranks->world().barrier(Patience::kWhileTheyLive);
+  if (!tells) return 0;
   if (!o.output.trace.empty()) write_trace(o, report.rows);
   if (!o.output.svg.empty()) write_text("--svg", o.output.svg, phases_svg(report));
   AnswerWriter out;
@@ -314,6 +335,7 @@ void add_one(CLI::App& app, int& code, bool decode) {
   add_case_options(*c, *options);
   add_kv_options(*c, options->kv, options->methods);
   add_machine_options(*c, *options);
+  add_rank_options(*c, options->ranks);
   c->add_flag("--json", options->output.json, "Print one JSON object")->group("Output");
   c->add_option("--trace", options->output.trace, "Write the timed steps as a Chrome trace")
       ->type_name("FILE")
@@ -346,6 +368,7 @@ void add_bench(CLI::App& app, int& code) {
   add_bench_gemm(*c, code);
   add_bench_gather(*c, code);
   add_bench_ablate(*c, code);
+  add_bench_allreduce(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }
 

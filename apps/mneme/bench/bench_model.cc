@@ -12,6 +12,7 @@
 #include "src/base/error.h"
 #include "src/formats/model_name.h"
 #include "src/formats/weight_names.h"
+#include "src/model/ranks/rank_checkpoint.h"
 #include "src/model/shapes.h"
 
 namespace mneme::cli {
@@ -91,16 +92,21 @@ WeightMix bench_weight_mix(const BenchModelOptions& o) {
 }
 
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t context, const CpuContext& cpu,
-                                        const ProgressFn& progress, ShapeWeights weights) {
+                                        const ProgressFn& progress, ShapeWeights weights, const Collective* ranks) {
   expect_one(o);
   const ModelOptions options{.context = context};
-  if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(bench_shape(o.shape), options);
+  const auto shape = [&] {
+    return ranks == nullptr ? bench_shape(o.shape) : rank_config(bench_shape(o.shape), ranks->size());
+  };
+  if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(shape(), options);
   if (!o.shape.empty()) {
     if (o.weights == kQ4KM || !can_quantise_to(weights_type(o.weights)))
       fail(ErrorKind::kOption, "--weights {}: such weights are drawn with --device cuda only", o.weights);
-    return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
+    return Model::random(shape(), weights_type(o.weights), options, kSeed, cpu);
   }
-  return Model::load(Checkpoint::open(model_file(o.model, true)), options, cpu, progress);
+  auto checkpoint = Checkpoint::open(model_file(o.model, true));
+  if (ranks != nullptr) checkpoint = rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size());
+  return Model::load(std::move(checkpoint), options, cpu, progress);
 }
 
 BenchShape read_bench_shape(const BenchModelOptions& o) {

@@ -29,9 +29,12 @@ WeightMix bench_weight_mix(const BenchModelOptions& options);
 
 // Of a shape: with weights in host memory, or without (they are made on the device).
 enum class ShapeWeights { kHere, kNone };
+// ranks: those that share the model; null: all of it.
+//
 // Errors  kOption: neither or both. As Model::load.
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& options, std::int64_t context, const CpuContext& cpu,
-                                        const ProgressFn& progress, ShapeWeights weights = ShapeWeights::kHere);
+                                        const ProgressFn& progress, ShapeWeights weights = ShapeWeights::kHere,
+                                        const Collective* ranks = nullptr);
 // The shape alone, without weights. Bytes of the weights, and of those that a step of one row reads.
 struct BenchShape {
   ModelConfig config;

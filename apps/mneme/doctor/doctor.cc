@@ -23,7 +23,9 @@
 #include "apps/mneme/progress_bar.h"
 #include "mneme/mneme.h"
 #include "src/base/ratio.h"
+#include "src/engine/kv_plan.h"
 #include "src/kv/page_pool.h"
+#include "src/model/shapes.h"
 
 namespace mneme::cli {
 namespace {
@@ -38,6 +40,7 @@ struct DoctorOptions {
   BenchModelOptions model;
   std::int64_t context = 0;
   std::int64_t batch = 1;
+  KvDtype kv_dtype = KvDtype::kBf16;
   int threads = 0;
   bool json = false;
 };
@@ -71,20 +74,22 @@ Rates measure(const Machine& machine, int threads) {
 struct Outlook {
   BenchShape shape;
   std::int64_t parameters = 0, context = 0, batch = 1;
+  DType kv_dtype = DType::kBF16;
   std::int64_t kv_per_token = 0, kv_bytes = 0, activation_bytes = 0, needed = 0;
   bool fits = false;
   double decode_empty = 0, decode_full = 0;  // tokens/s of all sequences: nothing in the cache, all of the context
   double prefill = 0;                        // tokens/s over a prompt of the context; 0: the type was not measured
 };
 
-// Upper bounds: memory read as fast as it was, products as fast as they were, attention of prompts as products.
+// Upper bounds: memory read as fast as it was, GEMMs as fast as they were, attention of prompts as GEMMs.
 Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machine& machine, const Rates& rates) {
   Outlook out{.shape = shape};
   const ModelConfig& c = out.shape.config;
   out.parameters = parameter_count(c);
   out.context = o.context > 0 ? o.context : c.max_context;
   out.batch = o.batch;
-  out.kv_per_token = 4 * c.n_layers * c.n_kv_heads * c.head_dim;
+  out.kv_dtype = kv_dtype_of({.kv_cache_dtype = o.kv_dtype});
+  out.kv_per_token = static_cast<std::int64_t>(kv_shape_of(c, out.kv_dtype).bytes_per_token());
   const std::int64_t pages = (out.context + kPageTokens - 1) / kPageTokens + 1;
   out.kv_bytes = pages * kPageTokens * out.kv_per_token * out.batch;
   out.activation_bytes = activation_estimate(c, std::max(kChunkTokens, out.batch), out.batch);
@@ -130,7 +135,7 @@ std::string machine_text(const Machine& m, const Rates& r, int threads) {
        fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
   if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
   for (const auto& [type, rate] : r.gemms)
-    line(fmt::format("products, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
+    line(fmt::format("GEMM, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
   return out;
 }
 
@@ -142,8 +147,9 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
   line("model",
        fmt::format("{}, {:.1f} M parameters, {}", name, ratio(o.parameters, 1e6), dtype_name(o.shape.weights)));
   line("weights", size_text(o.shape.weight_bytes));
-  line("keys and values", fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token", size_text(o.kv_bytes),
-                                      o.batch, o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token)));
+  line("keys and values",
+       fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token ({})", size_text(o.kv_bytes), o.batch,
+                   o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token), dtype_name(o.kv_dtype)));
   line("activations", size_text(o.activation_bytes));
   line("needed", fmt::format("{}: {}", size_text(o.needed),
                              o.fits ? "fits" : fmt::format("does not fit into {}", size_text(m.memory_limit))));
@@ -160,7 +166,7 @@ Json rates_json(const Rates& r, int threads) {
           {"read_1_thread", r.one_thread},
           {"read_all_threads", r.all_threads},
           {"read_l3", r.l3 > 0 ? Json(r.l3) : Json()},
-          {"products", gemms}};
+          {"gemm", gemms}};
 }
 
 Json outlook_json(const Outlook& o, const std::string& name) {
@@ -182,7 +188,7 @@ Json outlook_json(const Outlook& o, const std::string& name) {
 }
 
 DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Machine& machine) {
-  return device_outlooks(device, o.shape, o.context, o.batch, machine.memory_limit);
+  return device_outlooks(device, o.shape, o.context, o.batch, machine.memory_limit, o.kv_dtype);
 }
 
 int doctor(const DoctorOptions& o) {
@@ -235,6 +241,10 @@ void add_doctor(CLI::App& app, int& code) {
   group(c->add_option("--batch", options->batch, "Concurrent sequences")
             ->capture_default_str()
             ->check(whole_number(1, 4096)));
+  group(add_named(*c, "--kv-cache-dtype", options->kv_dtype, parse_kv_dtype,
+                  "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+            ->type_name("TYPE")
+            ->check(one_of({"bf16", "f16", "int8", "fp8"})));
   group(c->add_option("-t,--threads", options->threads, "Compute threads (default: one per CPU)")
             ->check(whole_number(1, 1024)));
   group(c->add_flag("--json", options->json, "Print one JSON object"));

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/bench/bench_report.h"
 #include "src/base/ratio.h"
 #include "src/engine/memory_limit.h"
 #include "src/kv/page_pool.h"
+#include "src/model/shapes.h"
 
 namespace mneme::cli {
 namespace {
@@ -30,8 +31,8 @@ struct WeightShares {
 };
 WeightShares shares_of(const BenchShape& shape) {
   const ModelConfig& c = shape.config;
-  const double byte = static_cast<double>(shape.weight_bytes) / static_cast<double>(parameter_count(c));
-  const auto bytes = [byte](std::int64_t n) { return static_cast<std::int64_t>(static_cast<double>(n) * byte); };
+  const double byte = real(shape.weight_bytes) / real(parameter_count(c));
+  const auto bytes = [byte](std::int64_t n) { return static_cast<std::int64_t>(real(n) * byte); };
   WeightShares shares{.layers = {}, .outer = bytes((c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden)};
   const std::int64_t experts = bytes(3 * c.experts.n * c.experts.ffn * c.hidden);
   const std::int64_t others = (shape.weight_bytes - shares.outer) / c.n_layers - experts;
@@ -56,13 +57,15 @@ std::vector<DoctorDevice> look_at_devices() {
 }
 
 DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
-                               std::int64_t batch, std::int64_t host_bytes) {
+                               std::int64_t batch, std::int64_t host_bytes, DType kv_dtype) {
   const ModelConfig& c = shape.config;
-  const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
+  const KvShape kv_shape = kv_shape_of(c, kv_dtype);
+  const auto layer_token = static_cast<std::int64_t>(kv_shape.token_bytes()) * c.n_kv_heads,
+             wide_layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
   const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
   const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
-  const auto step = static_cast<double>(shape.step_weight_bytes), full = static_cast<double>(context * token * batch);
-  const auto n = static_cast<double>(batch);
+  const auto step = real(shape.step_weight_bytes), full = real(context * token * batch);
+  const auto n = real(batch);
   DeviceOutlooks o;
   const auto close = [&](DeviceOutlook& x, double seconds) {
     x.fits = x.device_needed <= static_cast<std::int64_t>(device.info.memory_bytes) &&
@@ -71,16 +74,18 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   };
   o.device.device_needed = fixed + kv;
   close(o.device, (step + full) / device.rates.read);
-  o.host.device_needed = fixed + 2 * pages * kPageTokens * layer_token;  // a prompt's layer, twice
+  // A prompt's layer, twice; and in 16 bits too.
+  o.host.device_needed =
+      fixed + pages * kPageTokens * (2 * layer_token + (is_eight_bit(kv_dtype) ? wide_layer_token : 0));
   o.host.host_needed = kv;
   close(o.host, step / device.rates.read + full / device.rates.host_to_device);
-  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token.
-  const std::int64_t others = c.n_layers - 1, boxes = pages * others * layer_token * batch;
+  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token of 16 bits.
+  const std::int64_t others = c.n_layers - 1, boxes = pages * others * wide_layer_token * batch;
   o.selected.device_needed =
       o.host.device_needed + pages * kPageTokens * layer_token * batch + kSlots * others * layer_token * batch + boxes;
   o.selected.host_needed = kv;
-  const double read = static_cast<double>(std::min(context, kBudget) * others * layer_token * batch + boxes) +
-                      static_cast<double>(context * layer_token * batch);
+  const double read =
+      real(std::min(context, kBudget) * others * layer_token * batch + boxes) + real(context * layer_token * batch);
   close(o.selected, (step + read) / device.rates.read);
 
   const WeightShares shares = shares_of(shape);
@@ -92,9 +97,8 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   o.split.outlook.host_needed = kv;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
     const auto [experts, rest] = shares.layers[static_cast<std::size_t>(l)];
-    if (o.split.placement.others_on_host(l)) o.split.outlook.host_needed += rest, link += static_cast<double>(rest);
-    if (o.split.placement.experts_on_host(l))
-      o.split.outlook.host_needed += experts, link += used * static_cast<double>(experts);
+    if (o.split.placement.others_on_host(l)) o.split.outlook.host_needed += rest, link += real(rest);
+    if (o.split.placement.experts_on_host(l)) o.split.outlook.host_needed += experts, link += used * real(experts);
   }
   o.split.outlook.device_needed = o.selected.device_needed - (o.split.outlook.host_needed - kv);
   close(o.split.outlook, (step - link + read) / device.rates.read + link / device.rates.host_to_device);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/device_rates.h"
+#include "apps/bench/device/device_rates.h"
 #include "apps/mneme/bench/bench_model.h"
 #include "src/cuda/device.h"
 #include "src/model/weight_placement.h"
@@ -42,7 +42,7 @@ struct DeviceOutlooks {
   DeviceSplit split;
 };
 DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
-                               std::int64_t batch, std::int64_t host_bytes);
+                               std::int64_t batch, std::int64_t host_bytes, DType kv_dtype = DType::kBF16);
 
 std::string devices_text(const std::vector<DoctorDevice>& devices);
 std::string device_outlook_text(const DoctorDevice& device, const DeviceOutlooks& o);

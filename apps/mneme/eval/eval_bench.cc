@@ -16,6 +16,7 @@
 #include "src/base/mapped_file.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/kv_plan.h"
 #include "src/engine/session/session_file.h"
 #include "src/formats/checkpoint.h"
 #include "src/model/shapes.h"
@@ -45,7 +46,7 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
       make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   const CpuContext context{.pool = threads.get(),
                            .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  const KvShape kv_shape = kv_shape_of(checkpoint->config(), DType::kBF16);
+  const KvShape kv_shape = kv_shape_of(checkpoint->config(), kv_dtype_of(options));
   // One context, and for each question that runs beside it pages of its own.
   options.kv_memory_bytes = kv_shape.bytes_per_token() * (options.context + std::int64_t{options.max_sequences} * 1024);
   std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context);

@@ -16,12 +16,14 @@
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
+#include "apps/mneme/rank_options.h"
 #include "apps/mneme/run/chat.h"
 #include "apps/mneme/run/run_report.h"
 #include "apps/mneme/text_input.h"
 #include "mneme/mneme.h"
 #include "src/base/atomic_file.h"
 #include "src/base/error.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 
@@ -57,6 +59,7 @@ struct RunOptions {
   std::optional<int> max_tokens;
   GenerationOptions generation;
   EngineOptions engine;
+  RankOptions ranks;
   bool kv_dtype_given = false;
   bool no_pin = false;
   OutputOptions output;
@@ -180,7 +183,7 @@ LanguageModel start_model(ModelFile file, const RunOptions& options, ProgressBar
   report.model = file.info();
   LanguageModel model(std::move(file), options.engine,
                       [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
-  report.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.load_seconds = seconds_since(start);
   report.engine = model.options();
   return model;
 }
@@ -201,9 +204,11 @@ int run(RunOptions options) {
   expect_method(options.engine.kv);
   std::string note;
   const Recipe recipe = recipe_of(options.engine.kv, &note);
+  options.engine.pin_threads = !options.no_pin;
+  const std::unique_ptr<RankGroup> ranks = join_ranks(options.ranks, options.engine);
+  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(options.model, false), options.engine);
   say_note(note);
   say_note(weak_default(recipe));
-  options.engine.pin_threads = !options.no_pin;
   // Keys and values of a session are as they were stored.
   if (!options.session.path.empty() && !options.kv_dtype_given)
     options.engine.kv_cache_dtype = saved_session(options.session.path).kv_cache_dtype;
@@ -327,6 +332,7 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
 }
 
 void add_method_options(CLI::App& c, RunOptions& o) {
+  add_rank_options(c, o.ranks);
   add_kv_options(c, o.engine.kv);
   c.add_option("--audit", o.engine.audit_every, "Compute true attention too at every n-th step, for --stats; 0: never")
       ->type_name("STEPS")

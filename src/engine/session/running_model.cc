@@ -96,24 +96,36 @@ std::pair<std::int32_t, std::int32_t> TextSide::question_span(const Turn& turn, 
   return differing_span(prompt, prompt_of(other, how, first).tokens);
 }
 
+namespace {
+
+std::unique_ptr<Engine> engine_of(std::unique_ptr<Checkpoint> checkpoint, const EngineOptions& options,
+                                  std::unique_ptr<ThreadPool> pool, const ProgressFn& progress) {
+  const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
+  std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
+  return std::make_unique<Engine>(std::move(model), options, std::move(pool));
+}
+
+}  // namespace
+
 RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
-                         const EngineOptions& options, const ProgressFn& progress) {
+                         const EngineOptions& options, const ProgressFn& progress, const RankSetup& ranks) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
     fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMaxThreads, options.threads);
   }
-  EngineOptions in_force = options;
+  const bool alone = ranks.world == nullptr;
+  EngineOptions in_force = alone ? options : options_of_leader(*ranks.world, options);
   auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   in_force.threads = pool->size();
-  const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   RunningModel running;
   running.text = text ? std::move(text) : std::make_unique<TextSide>(*checkpoint);
   const std::int64_t made_for = checkpoint->config().max_context;
-  running.identity = identity_of(*checkpoint, options.context > 0 ? options.context : made_for);
-  std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
-  running.engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
+  running.identity = identity_of(*checkpoint, in_force.context > 0 ? in_force.context : made_for);
+  running.engine =
+      alone ? engine_of(std::move(checkpoint), in_force, std::move(pool), progress)
+            : rank_engine(ranks, std::move(checkpoint), running.identity, in_force, std::move(pool), progress);
   running.identity.kv = running.engine->pool().shape();
   running.plans = std::make_unique<PlanCache>(running.engine->method_shape());
-  KvMethodOptions kv = options.kv;
+  KvMethodOptions kv = in_force.kv;
   const PagePool& pages = running.engine->pool();
   if (kv.method == kAutoMethod) kv.method = auto_method(pages.on_device(), pages.in_host_memory());
   running.method = running.plans->plan_for(recipe_of(kv));

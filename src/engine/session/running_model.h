@@ -11,6 +11,7 @@
 #include "mneme/mneme.h"
 #include "src/engine/engine.h"
 #include "src/engine/plan_cache.h"
+#include "src/engine/ranks/rank_start.h"
 #include "src/engine/session/session_file.h"
 #include "src/formats/checkpoint.h"
 #include "src/text/chat/chat_format.h"
@@ -59,10 +60,12 @@ struct RunningModel {
   SessionIdentity identity;
 };
 
-// Reads the weights and starts the threads; the calling thread is one of them. `text` may be null.
+// Reads the weights and starts the threads; the calling thread is one of them. `text` may be null. Ranks that share the
+// model all call it; rank 0's options count.
 //
 // Errors  as LanguageModel's constructor.
 RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
-                         const EngineOptions& options, const ProgressFn& progress);
+                         const EngineOptions& options, const ProgressFn& progress,
+                         const RankSetup& ranks = process_ranks());
 
 }  // namespace mneme

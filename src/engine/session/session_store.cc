@@ -8,6 +8,8 @@
 #include "src/base/mapped_file.h"
 #include "src/engine/request.h"
 #include "src/engine/session/session_impl.h"
+#include "src/engine/session/session_parts.h"
+#include "src/engine/session/session_ranks.h"
 #include "src/engine/session/session_store.h"
 #include "src/formats/bytes/byte_reader.h"
 #include "src/formats/bytes/byte_writer.h"
@@ -22,7 +24,7 @@ std::vector<TokenRange> stored_of(const SessionContent& content, std::int32_t la
   return content.n_computed > 0 ? std::vector<TokenRange>{{0, content.n_computed}} : std::vector<TokenRange>{};
 }
 
-void read_kv(const SessionFile& file, SequenceCache& cache) {
+void read_kv(const SavedSequence& file, SequenceCache& cache) {
   const KvShape& shape = cache.shape();
   for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
     for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
@@ -115,9 +117,14 @@ std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::
 }  // namespace
 
 SavedSession saved_session(const std::filesystem::path& path) {
-  const MappedFile bytes(path);
+  std::filesystem::path at = path;
+  MappedFile bytes(at);
+  if (is_manifest(bytes.bytes())) {
+    at = path.parent_path() / parse_manifest(bytes.bytes(), path.string()).parts.front().file;
+    bytes = MappedFile(at);
+  }
   const SessionContent content =
-      SessionFile::parse(bytes.bytes(), path.string(), SessionFile::Check::kWithoutKv).content();
+      SessionFile::parse(bytes.bytes(), at.string(), SessionFile::Check::kWithoutKv).content();
   return {.model_name = content.identity.name,
           .architecture = content.identity.architecture,
           .kv_cache_dtype = parse_kv_dtype(dtype_name(content.identity.kv.dtype)),
@@ -149,26 +156,33 @@ void append_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_h
   }
 }
 
-void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path) {
+void write_part(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path,
+                Links links) {
   const SequenceCache& cache = model.engine->cache(id);
   constexpr std::int32_t kTokens = 1024;
   std::vector<std::byte> piece;
-  write_session(path, content_of(model, id, std::move(content)),
-                [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
-                  for (std::int32_t at = 0; at < cache.length(); at += kTokens) {
-                    piece.clear();
-                    append_kv(cache, layer, head, {at, std::min(at + kTokens, cache.length())}, piece);
-                    out(piece);
-                  }
-                });
+  const auto kv = [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
+    for (std::int32_t at = 0; at < cache.length(); at += kTokens) {
+      piece.clear();
+      append_kv(cache, layer, head, {at, std::min(at + kTokens, cache.length())}, piece);
+      out(piece);
+    }
+  };
+  write_session(path, content_of(model, id, std::move(content)), kv, links);
 }
 
-RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path) {
-  const MappedFile bytes(path);
-  return restore_sequence(model, SessionFile::parse(bytes.bytes(), path.string()), path.string());
+void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path,
+                   Links links) {
+  model.engine->ranks() == nullptr ? write_part(model, id, std::move(content), path, links)
+                                   : save_by_ranks(model, id, std::move(content), path, links);
 }
 
-RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& file, std::string_view name) {
+RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path, Links links) {
+  return model.engine->ranks() == nullptr ? adopt_saved(model, SavedSequence(path, 0, 1, links), path.string())
+                                          : restore_by_ranks(model, path, links);
+}
+
+RestoredSequence adopt_saved(const RunningModel& model, const SavedSequence& file, std::string_view name) {
   expect_same_model(file.content().identity, model.identity, name);
   expect_same_reading(file.content(), model.method.get(), name);
   RestoredSequence restored{.id = {}, .content = file.content()};

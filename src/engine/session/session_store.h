@@ -7,14 +7,19 @@
 
 #include "src/engine/session/running_model.h"
 #include "src/engine/session/session_file.h"
+#include "src/engine/session/session_parts.h"
 
 namespace mneme {
 
 // Writes the sequence of `id`. Of `content` the conversation's fields are taken; identity, tokens and n_computed are
-// the sequence's own.
+// the sequence's own. Ranks write a file each (session_parts.h).
 //
 // Errors  kFile.
-void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path);
+void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path,
+                   Links links = Links::kFollowed);
+// Of this rank's heads alone.
+void write_part(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path,
+                Links links);
 
 // The parts of that, for those who cannot let the engine wait for a file: what the file says beside keys and values,
 SessionContent content_of(const RunningModel& model, RequestId id, SessionContent content);
@@ -27,8 +32,9 @@ struct RestoredSequence {
   SessionContent content;
 };
 // Errors  as Session::restore().
-RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path);
-// The same from a file that was read already; `name` is for messages.
-RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& file, std::string_view name);
+RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path,
+                                  Links links = Links::kFollowed);
+// The same of what was read already, on this rank alone; `name` is for messages.
+RestoredSequence adopt_saved(const RunningModel& model, const SavedSequence& file, std::string_view name);
 
 }  // namespace mneme

@@ -37,6 +37,7 @@ bool reads_in_windows(const SequenceRows& s) {
 CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options) : model_(model), options_(options) {
   const ModelConfig& c = model.config();
   expect_attention_shape_cuda(static_cast<std::int32_t>(c.head_dim), static_cast<std::int32_t>(c.group()));
+  if (is_eight_bit(options.kv_dtype)) expect_eight_bit_cuda(static_cast<std::int32_t>(c.head_dim));
   scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
   q_width_ = static_cast<std::int32_t>(c.n_heads * c.head_dim);
   qkv_width_ = static_cast<std::int32_t>((c.n_heads + 2 * c.n_kv_heads) * c.head_dim);
@@ -45,16 +46,20 @@ CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& optio
 std::int64_t CudaAttention::reserved_device_bytes(const KvShape& shape) const {
   const std::int64_t pages = (options_.max_context + kPageTokens - 1) / kPageTokens,
                      tables = options_.max_sequences * shape.blocks_per_page() * pages * 4;
-  return tables + (host_pages() ? CudaStaging::bytes(shape, options_.max_context)
-                                : LibraryAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context));
+  const std::int64_t wide = CudaWideLayer::bytes(shape, options_.max_context);
+  return tables + wide +
+         (host_pages() ? CudaStaging::bytes(shape, options_.max_context)
+          : wide > 0   ? 0
+                       : LibraryAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context));
 }
 
 void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   shape_ = shape;
   tables_.emplace(shape, blocks.base(), std::max(options_.max_sequences, 1), options_.max_context);
+  if (is_eight_bit(shape.dtype)) wide_.emplace(shape, options_.max_context);
   if (host_pages()) {
     staging_.emplace(shape, options_.max_context);
-  } else {
+  } else if (!wide_) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh), fetch_stream_ = Stream::make(Stream::Priority::kHigh);
@@ -67,7 +72,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
 }
 
 std::size_t CudaAttention::bytes() const {
-  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + retrievals_.bytes() +
+  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (wide_ ? wide_->bytes() : 0) + retrievals_.bytes() +
          (windows_ ? windows_->bytes() : 0) + mass_observer_->bytes() + audit_->bytes();
 }
 
@@ -267,8 +272,8 @@ std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
   MNEME_CHECK(s.cache->key_basis() == plan.key_basis, "the method '{}' was not there when the sequence began",
               plan.recipe.name);
   if (!windows_)
-    windows_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), model_.rope(), options_.max_rows,
-                     options_.max_sequences, options_.max_context);
+    windows_.emplace(wide_shape(shape_), static_cast<std::int32_t>(model_.config().n_heads), model_.rope(),
+                     options_.max_rows, options_.max_sequences, options_.max_context);
   return windows_->add(*s.cache, *s.method, s.n_rows);
 }
 

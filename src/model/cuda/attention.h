@@ -21,6 +21,7 @@
 #include "src/model/cuda/staging.h"
 #include "src/model/cuda/step_phases.h"
 #include "src/model/cuda/tables.h"
+#include "src/model/cuda/wide_layer.h"
 #include "src/model/cuda/windows.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/attention/prefill/attention_library_cuda.h"
@@ -121,6 +122,12 @@ class CudaAttention {
   // The sequences' page tables for single rows.
   const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
   KvTables staged(const Span& s, std::int32_t layer) const;
+  // A prompt's tokens as its attention reads them.
+  struct Readable {
+    KvTables tables;
+    std::int32_t layer, slot;
+  };
+  Readable readable(const Span& s, const Readable& stored, const CudaContext& context) const;
   static void settle(std::span<const SequenceRows> sequences);
   void add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval);
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
@@ -179,6 +186,7 @@ class CudaAttention {
   std::optional<CudaTables> tables_;
   LibraryAttention library_;
   std::optional<CudaStaging> staging_;
+  std::optional<CudaWideLayer> wide_;  // for keys and values in 8 bits
   CudaRetrievalSet retrievals_;
   std::optional<CudaWindows> windows_;
   std::optional<CudaMassObserver> mass_observer_;

@@ -68,20 +68,31 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   qkv.pre_rope_keys = s.pre_rope_keys();
   const KvTables& tables = s.cache->dropped() ? tables_->ragged_tables() : tables_->tables();
   store_qkv_cuda(qkv, tables, layer, m.q + at, context);
+  const Readable from = readable(s, {tables, layer, s.slot}, context);
   if (in_windows(s, layer)) {
-    attend_prompt(layer, s, tables, layer, s.slot, m, context);
+    attend_prompt(layer, s, from.tables, from.layer, from.slot, m, context);
     return;
   }
-  const PrefillAttentionCuda a = prefill_of(layer, span, s.slot, m);
-  if (!library_.attend(a, tables, layer, context)) attend_prefill_cuda(a, tables, layer, context);
+  const PrefillAttentionCuda a = prefill_of(layer, span, from.slot, m);
+  const bool by_library =
+      wide_ ? library_.attend_contiguous(a, from.tables, wide_->data(), wide_->tokens_a_head(), context)
+            : library_.attend(a, tables, layer, context);
+  if (!by_library) attend_prefill_cuda(a, from.tables, from.layer, context);
   add_sinks(m, a.out, a.lse, a.n_rows, context);
   const std::int32_t last = s.first_row + s.n_rows - 1;
-  mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables,
-                             layer, stream);
+  mass_observer_->take_chunk(span, layer,
+                             {.q = a.q, .slot = wide_ ? nullptr : rows.slots + last, .length = rows.lengths + last},
+                             from.tables, from.layer, stream);
   if (s.retrieval == nullptr || !s.retrieval->takes_prompts_in_pages()) return;
   CudaRetrieval::Prompt prompt = prompt_of(s);
   prompt.key_slot = s.slot, prompt.key_layer = layer;
   s.retrieval->take_prompt(prompt, layer, tables, stream);
+}
+
+CudaAttention::Readable CudaAttention::readable(const Span& s, const Readable& stored,
+                                                const CudaContext& context) const {
+  if (!wide_) return stored;
+  return {wide_->widen(stored.tables, stored.layer, stored.slot, s.first_position + s.n_rows, context), 0, 0};
 }
 
 // One layer of the sequence in the staging buffer; stored tokens are those of its page tables.
@@ -122,15 +133,16 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   store_qkv_cuda(qkv, there, 0, m.q + at, context);
   if (s.retrieval != nullptr)  // first: windows may already select from these pages
     s.retrieval->take_prompt(prompt_of(s), layer, there, stream);
+  const KvTables from = readable(s, {there, 0, 0}, context).tables;
   if (in_windows(s, layer)) {
-    attend_prompt(layer, s, there, 0, 0, m, context);
+    attend_prompt(layer, s, from, 0, 0, m, context);
   } else {
     const PrefillAttentionCuda a = prefill_of(layer, span, 0, m);
-    if (!library_.attend_contiguous(a, there, staging_->data(), staging_->tokens_a_head(), context))
-      attend_prefill_cuda(a, there, 0, context);
+    if (!library_.attend_contiguous(a, from, from.base, std::int64_t{from.max_pages} * kKvPageTokens, context))
+      attend_prefill_cuda(a, from, 0, context);
     add_sinks(m, a.out, a.lse, a.n_rows, context);
     const std::int32_t last = s.first_row + s.n_rows - 1;
-    mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, there, 0,
+    mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, from, 0,
                                stream);
   }
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);

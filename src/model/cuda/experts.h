@@ -21,7 +21,7 @@ class CudaExperts {
     float* residual = nullptr;         // [n, hidden], += the layer's output
     void* normed = nullptr;            // [n, hidden] bf16: overwritten
     const float* next_norm = nullptr;  // [hidden]: `normed` becomes the next norm's x_next, n <= kSkinnyRows; or null
-    float* sums = nullptr;             // [1, kSkinnyRows]: DeferredNorm::sums of it, one part
+    float* sums = nullptr;             // [n, 1]: DeferredNorm::sums of it, one part
   };
   void run(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context);
 

@@ -14,10 +14,13 @@
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
+#include "src/model/cuda/device_collective.h"
 #include "src/model/cuda/experts.h"
+#include "src/model/ranks/rank_forward.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
+#include "src/ops/norm_rope/rank_rows_cuda.h"
 
 namespace mneme {
 namespace {
@@ -26,6 +29,10 @@ constexpr std::int32_t kGraphRows = kSkinnyRows;  // steps with more sequences a
 
 std::int32_t graph_rows(std::int32_t n) {
   return n <= 8 ? n : (n + 7) / 8 * 8;
+}
+
+std::int32_t head_rows_of(const CudaForwardOptions& o) {
+  return std::max(o.max_sequences, kGraphRows);
 }
 
 // The most rows that skinny GEMMs take for all of a model's matrices.
@@ -56,12 +63,16 @@ struct CudaForward::Impl {
   CudaAttention attention;
   std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
-  std::int32_t few_rows;  // steps with at most so many rows, one a sequence, take layer_few()
+  DeviceCollective* ranks;      // that share every layer; null: these layers are whole
+  DeviceCollective* stages;     // that share the layers, in order; null: this rank has all
+  std::int32_t vocab_part = 0;  // columns of `logits` that a rank computes
+  std::int32_t few_rows;        // steps with at most so many rows, one a sequence, take layer_few()
 
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr;
+        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr, *rank_rows = nullptr,
+        *rank_logits = nullptr, *all_rank_logits = nullptr;
   std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
             *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
@@ -109,13 +120,23 @@ struct CudaForward::Impl {
   void launch_few(std::int32_t n);
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void head_many(const std::int32_t* rows, std::int32_t n);
-  std::int32_t head_rows() const { return std::max(options.max_sequences, kGraphRows); }  // per call
+  std::int32_t head_rows() const { return head_rows_of(options); }  // per call
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
+  // What the ranks' sums of rows cost a step beside one GPU's: rows += the sum over the ranks of x w^T.
+  void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm, float* next_sums);
+  void add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n);
+  // Logits of n rows from `rank_logits` of all ranks.
+  void gather_logits(std::int32_t n);
+  bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
+  bool is_first_stage() const { return stages == nullptr || stages->ranks().rank() == 0; }
+  void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
+  void hand_rows_on(std::int32_t n);
+  void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
-    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
+    return layer == 0 || experts || ranks ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
@@ -123,14 +144,24 @@ struct CudaForward::Impl {
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
   // rules: sample tokens, see CudaForward::sample; none: logits.
   ConstTensorView step(const ForwardInput& input, const std::optional<std::span<const SamplingRule>>& rules);
+  // The same, with the other ranks.
+  ConstTensorView step_of_rank(const ForwardInput& input, const std::optional<std::span<const SamplingRule>>& rules);
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
-    : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o) {
+    : model(m),
+      config(m.config()),
+      options(o),
+      stream(std::move(s)),
+      weights(std::move(w)),
+      attention(m, o),
+      ranks(o.split == RankSplit::kHeads ? o.ranks : nullptr),
+      stages(o.split == RankSplit::kLayers ? o.ranks : nullptr) {
   q_width = static_cast<std::int32_t>(config.n_heads * config.head_dim);
   kv_width = static_cast<std::int32_t>(config.n_kv_heads * config.head_dim);
   few_rows = skinny_rows(weights);
   capacity = std::max(options.max_rows, graph_rows(std::min(options.max_sequences, kGraphRows)));
+  if (ranks != nullptr) vocab_part = static_cast<std::int32_t>(vocabulary_part(config.vocab, ranks->ranks().size()));
   allocate();
 }
 
@@ -169,6 +200,10 @@ void CudaForward::Impl::allocate() {
   arrays.add(angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
+  const std::size_t part = sequences * static_cast<std::size_t>(vocab_part) * 4;
+  arrays.add(rank_rows, ranks != nullptr || stages != nullptr ? rows * hidden * 4 : 0);
+  arrays.add(rank_logits, part);
+  arrays.add(all_rank_logits, ranks != nullptr ? part * static_cast<std::size_t>(ranks->ranks().size()) : 0);
   arrays.add(best_token, sequences * 4);
   arrays.add(best_logprob, sequences * 4);
   arrays.add(sampling_rules, sequences * sizeof(SamplingRule));
@@ -248,6 +283,12 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   lap(StepPhase::kGemm);
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
+  if (ranks != nullptr) {
+    add_over_ranks(attended, w.o, n, w.ffn_norm, sums);
+    skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, 1), ffn_hidden, workspace, context);
+    add_over_ranks(ffn_hidden, w.down, n, next_norm, sums_embed);
+    return;
+  }
   skinny_gemm_residual_cuda(attended, n, w.o,
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
                             workspace, context);
@@ -259,6 +300,50 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
                             {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, workspace,
                             context);
+}
+
+void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm,
+                                       float* next_sums) {
+  skinny_gemm_cuda(x, n, w, {}, {.y = rank_rows}, workspace, overlapped());
+  const auto hidden = static_cast<std::int32_t>(config.hidden);
+  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
+  add_summed_rows_cuda(rank_rows, n, hidden,
+                       {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = next_sums}, serial());
+}
+
+void CudaForward::Impl::add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n) {
+  multiply(x, w, n, {.y = rank_rows, .f32 = true});
+  const auto hidden = static_cast<std::int32_t>(config.hidden);
+  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
+  add_summed_rows_cuda(rank_rows, n, hidden, {.residual = residual}, serial());
+}
+
+void CudaForward::Impl::gather_logits(std::int32_t n) {
+  ranks->all_gather(rank_logits, all_rank_logits, static_cast<std::size_t>(n) * static_cast<std::size_t>(vocab_part),
+                    serial());
+  join_vocabulary_cuda(all_rank_logits, n, vocab_part, static_cast<std::int32_t>(config.vocab), logits, serial());
+}
+
+// Rows of the residual stream that this rank's layers begin with: embeddings, or those behind the stage before.
+void CudaForward::Impl::begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out,
+                                       const CudaContext& context) {
+  if (is_first_stage()) return embed_cuda(tokens, n, weights.embedding(), out, context);
+  const std::size_t elements = static_cast<std::size_t>(n) * static_cast<std::size_t>(config.hidden);
+  for (int stage = 0; stage < stages->ranks().rank(); ++stage) stages->hand_on(rank_rows, elements, stage, serial());
+  set_bytes(residual, 0, elements * sizeof(float), stream);
+  add_summed_rows_cuda(rank_rows, n, static_cast<std::int32_t>(config.hidden), out, serial());
+}
+
+void CudaForward::Impl::hand_rows_on(std::int32_t n) {
+  const std::size_t elements = static_cast<std::size_t>(n) * static_cast<std::size_t>(config.hidden);
+  const int mine = stages->ranks().rank();
+  for (int stage = mine; stage + 1 < stages->ranks().size(); ++stage)
+    stages->hand_on(stage == mine ? residual : rank_rows, elements, stage, serial());
+}
+
+void CudaForward::Impl::share_logits(std::int32_t n) {
+  stages->broadcast(logits, static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab),
+                    stages->ranks().size() - 1, serial());
 }
 
 // RoPE angles of the rows' positions, and of their remapped positions.
@@ -273,16 +358,20 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   const CudaRowArrays rows = CudaRowArrays::at(graph_base, kGraphRows);
   const CudaContext context = overlapped();
   if (phases != nullptr) phases->start(stream);
-  embed_cuda(
-      rows.tokens, n, weights.embedding(),
+  begin_residual(
+      n, rows.tokens,
       {.residual = residual, .norm_weight = weights.layers().front().attn_norm, .x_next = normed, .sums = sums_embed},
       context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n), {.y = logits},
-                   workspace, context);
+  if (stages != nullptr) hand_rows_on(n);
+  if (is_last_stage())
+    skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n),
+                     {.y = ranks == nullptr ? logits : rank_logits, .stride = vocab_part}, workspace, context);
   lap(StepPhase::kGemm);
+  if (ranks != nullptr) gather_logits(n);
+  if (stages != nullptr) share_logits(n);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   lap(StepPhase::kSampling);
   attention.join(stream);
@@ -324,7 +413,8 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
-  multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
+  ranks != nullptr ? add_many_over_ranks(attended, w.o, n)
+                   : multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed}, context);
     return;
@@ -332,18 +422,19 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
-  multiply(ffn_hidden, w.down, n, {.y = residual, .f32 = true, .accumulate = true});
+  ranks != nullptr ? add_many_over_ranks(ffn_hidden, w.down, n)
+                   : multiply(ffn_hidden, w.down, n, {.y = residual, .f32 = true, .accumulate = true});
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
   const CudaContext context = serial();
   if (phases != nullptr) phases->start(stream);
-  embed_cuda(rows.tokens, n, weights.embedding(),
-             {.residual = residual, .norm_weight = nullptr, .x_next = nullptr, .sums = nullptr}, context);
+  begin_residual(n, rows.tokens, {.residual = residual}, context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
   decode_only ? attention.finish_graph(n, rows, stream) : attention.finish_spans(rows, stream);
   lap(StepPhase::kGemm);
+  if (stages != nullptr) hand_rows_on(n);
   attention.join(stream);
   lap(StepPhase::kWait);
 }
@@ -355,17 +446,20 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
                 static_cast<float>(config.rms_eps), normed, context);
   const bool bf16 = !is_quantised(weights.head().dtype);
   const std::int32_t most = bf16 ? few_rows : kSkinnyRows;
-  for (std::int32_t first = 0; first < n; first += most) {
+  for (std::int32_t first = 0; first < n && is_last_stage(); first += most) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
-    float* y = logits + std::int64_t{first} * config.vocab;
+    float* y =
+        ranks == nullptr ? logits + std::int64_t{first} * config.vocab : rank_logits + std::int64_t{first} * vocab_part;
     if (bf16 && left > most) {
-      multiply(x, weights.head(), left, {.y = y, .f32 = true});
+      multiply(x, weights.head(), left, {.y = y, .f32 = true, .stride = vocab_part});
       break;
     }
-    skinny_gemm_cuda(x, std::min(left, most), weights.head(), {}, {.y = y}, workspace, context);
+    skinny_gemm_cuda(x, std::min(left, most), weights.head(), {}, {.y = y, .stride = vocab_part}, workspace, context);
   }
   lap(StepPhase::kGemm);
+  if (ranks != nullptr) gather_logits(n);
+  if (stages != nullptr) share_logits(n);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   lap(StepPhase::kSampling);
 }
@@ -484,7 +578,7 @@ std::unique_ptr<PagePool> CudaForward::make_pool(const KvShape& shape, std::int6
 }
 
 std::int64_t CudaForward::room_bytes() const {
-  const KvShape shape = impl_->model.kv_shape(DType::kBF16);
+  const KvShape shape = impl_->model.kv_shape(impl_->options.kv_dtype);
   return static_cast<std::int64_t>(device_info(0).free_bytes) - kReservedDeviceBytes -
          impl_->attention.reserved_device_bytes(shape);
 }
@@ -497,6 +591,12 @@ void CudaForward::set_store(KvStore store) {
 
 void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   impl_->attention.inject_outcomes(turnover, correction, recall_by);
+}
+
+std::size_t CudaForward::rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& o, int n_ranks) {
+  const std::int64_t rows = std::max({o.max_rows, o.max_sequences, kGraphRows}) * config.hidden,
+                     logits = vocabulary_part(config.vocab, n_ranks) * n_ranks * head_rows_of(o);
+  return static_cast<std::size_t>(std::max(rows, logits)) * sizeof(float);
 }
 
 CudaForward::MethodBytes CudaForward::method_bytes() const {
@@ -528,11 +628,21 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
   return collect(rules, &rows);
 }
 
+ConstTensorView CudaForward::Impl::step_of_rank(const ForwardInput& input,
+                                                const std::optional<std::span<const SamplingRule>>& rules) {
+  if (options.ranks == nullptr) return step(input, rules);
+  expect_agreement(options.ranks->ranks(), "step", step_hash(input));
+  options.ranks->begin_step();
+  const ConstTensorView out = step(input, rules);
+  options.ranks->end_step();
+  return out;
+}
+
 ConstTensorView CudaForward::run(const ForwardInput& input) {
-  return impl_->step(input, {});
+  return impl_->step_of_rank(input, {});
 }
 std::span<const TokenSample> CudaForward::sample(const ForwardInput& input, std::span<const SamplingRule> rules) {
-  impl_->step(input, rules);
+  impl_->step_of_rank(input, rules);
   return impl_->samples;
 }
 const CudaWeights& CudaForward::weights() const {

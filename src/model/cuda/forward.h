@@ -22,6 +22,8 @@
 
 namespace mneme {
 
+class DeviceCollective;
+
 enum class KvStore : std::uint8_t { kDevice, kHost };
 
 struct CudaForwardOptions {
@@ -29,6 +31,7 @@ struct CudaForwardOptions {
   std::int32_t max_sequences = 16;  // per step
   std::int64_t max_context = 0;     // tokens per sequence
   KvStore store = KvStore::kDevice;
+  DType kv_dtype = DType::kBF16;  // of make_pool()'s shape
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
@@ -37,6 +40,10 @@ struct CudaForwardOptions {
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.
   std::int32_t audit_every = 0;
+  // With the ranks that share the model, whose part `model` is (rank_checkpoint or stage_checkpoint); where they share
+  // heads, the weights' head is a part too (vocabulary_range). Null: it is whole. Outlives the pass.
+  DeviceCollective* ranks = nullptr;
+  RankSplit split = RankSplit::kHeads;
   // Tests: selections and recalls start up to this much later.
   std::int32_t delay_us = 0;
 };
@@ -66,7 +73,7 @@ class CudaForward {
   //
   // Methods that select share one allocation: a step with a method that needs other layers or more cache slots
   // reallocates it and refills everything.
-  // Errors  kResource.
+  // Errors  kResource. RanksStopped: another rank failed; no later step succeeds.
   ConstTensorView run(const ForwardInput& input);
   // The same, returning tokens sampled on the device instead of logits. `rules`: one per row of logits; none: argmax.
   // Valid until the next call.
@@ -85,6 +92,8 @@ class CudaForward {
   // Device address of the blocks, to fill them in benchmarks.
   std::byte* kv_data() const;
   std::size_t kv_bytes() const;
+  // The largest result that so many ranks exchange in a step.
+  static std::size_t rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& options, int n_ranks);
   // Benchmarks: injects outcomes of methods from the next step on, see SlotRules.
   void inject_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kMerged);
   // Device memory of methods.

@@ -37,7 +37,8 @@ CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
                 .max_pages = pages,
                 .n_kv_heads = shape.n_kv_heads,
                 .head_dim = shape.head_dim,
-                .f16 = shape.dtype == DType::kF16};
+                .f16 = shape.dtype == DType::kF16,
+                .codes = kv_codes_of(shape.dtype)};
     b.fetched = Event::make();
     b.used = Event::make();
   }

@@ -40,6 +40,7 @@ CudaTables::CudaTables(const KvShape& shape, std::byte* blocks, std::int32_t max
   tables_.n_kv_heads = shape.n_kv_heads;
   tables_.head_dim = shape.head_dim;
   tables_.f16 = shape.dtype == DType::kF16;
+  tables_.codes = kv_codes_of(shape.dtype);
   ragged_ = tables_;
 }
 

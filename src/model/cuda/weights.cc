@@ -194,7 +194,7 @@ struct CudaWeightsMaker {
 };
 
 CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement,
-                              const ProgressFn& progress) {
+                              const ProgressFn& progress, std::optional<RankRange> head_rows) {
   expect_device_types(model);
   CudaWeightsMaker maker{model.config(), stream, {}, {}};
   const WeightPlacement places = placement.value_or(first_layers(model.config().n_layers));
@@ -225,14 +225,19 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::opt
   }
   maker.to_host = false;
   out.embedding_ = maker.one(WeightMatrix(model.embedding()));
-  out.tied_ = model.config().tied_embeddings;
-  out.head_ = out.tied_ ? out.embedding_ : maker.one(model.head());
+  out.tied_ = model.config().tied_embeddings && !head_rows;
+  if (out.tied_) {
+    out.head_ = out.embedding_;
+  } else {
+    const RankRange rows = head_rows.value_or(RankRange{.first = 0, .end = model.head().n_out()});
+    out.head_ = maker.one(WeightMatrix(model.head().view().rows(rows.first, rows.end)));
+  }
   out.output_norm_ = maker.vector(model.output_norm());
   return std::move(maker.out);
 }
 
 CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
-                                std::optional<WeightPlacement> placement) {
+                                std::optional<WeightPlacement> placement, std::optional<RankRange> head_rows) {
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
   const WeightPlacement places = placement.value_or(first_layers(c.n_layers));
@@ -279,9 +284,9 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
                            .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   }
   maker.to_host = false;
-  out.tied_ = c.tied_embeddings;
-  out.embedding_ = matrix(out.tied_ ? mix.better : mix.most, c.vocab, c.hidden);
-  out.head_ = out.tied_ ? out.embedding_ : matrix(mix.better, c.vocab, c.hidden);
+  out.tied_ = c.tied_embeddings && !head_rows;
+  out.embedding_ = matrix(c.tied_embeddings ? mix.better : mix.most, c.vocab, c.hidden);
+  out.head_ = out.tied_ ? out.embedding_ : matrix(mix.better, head_rows ? head_rows->size() : c.vocab, c.hidden);
   out.output_norm_ = maker.ones(c.hidden, 1);
   stream.synchronize();
   return std::move(maker.out);

@@ -15,6 +15,7 @@
 #include "src/model/weight_mix.h"
 #include "src/model/weight_placement.h"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
+#include "src/parallel/collective.h"
 
 namespace mneme {
 
@@ -43,11 +44,12 @@ class CudaWeights {
  public:
   // Errors  kResource: the weights do not fit the device; kUnsupported: a width that the kernels do not support.
   // placement: none: all on the device.
+  // head_rows: of the vocabulary, where ranks share it; none: all.
   static CudaWeights load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement = {},
-                          const ProgressFn& progress = {});
+                          const ProgressFn& progress = {}, std::optional<RankRange> head_rows = {});
   // Random weights of the model's shape, made on the device. Requires  bf16 or quantised types.
   static CudaWeights random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
-                            std::optional<WeightPlacement> placement = {});
+                            std::optional<WeightPlacement> placement = {}, std::optional<RankRange> head_rows = {});
 
   const std::vector<CudaLayerWeights>& layers() const { return layers_; }
   const DeviceMatrix& embedding() const { return embedding_; }

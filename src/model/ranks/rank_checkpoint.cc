@@ -42,22 +42,8 @@ const CutTensor* cut_of(std::string_view name) {
 class RankCheckpoint final : public Checkpoint {
  public:
   RankCheckpoint(std::unique_ptr<Checkpoint> whole, int rank, int size)
-      : whole_(std::move(whole)), rank_(rank), size_(size), config_(whole_->config()) {
-    const auto expect = [size](std::int64_t n, std::string_view what) {
-      if (n % size != 0)
-        fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} {} cannot be shared out: expected a divisor", size, n,
-             what);
-    };
-    if (config_.experts.n > 0)
-      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
-    if (config_.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
-    expect(config_.n_kv_heads, "KV heads");
-    expect(config_.n_heads, "heads");
-    expect(config_.ffn, "columns of the feed-forward layer");
+      : whole_(std::move(whole)), rank_(rank), size_(size), config_(rank_config(whole_->config(), size)) {
     for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
-    config_.n_heads /= size;
-    config_.n_kv_heads /= size;
-    config_.ffn /= size;
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -103,8 +89,73 @@ class RankCheckpoint final : public Checkpoint {
 
 }  // namespace
 
+ModelConfig rank_config(ModelConfig c, int size) {
+  const auto share = [size](std::int64_t& n, std::string_view what) {
+    if (n % size != 0)
+      fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} {} cannot be shared out: expected a divisor", size, n,
+           what);
+    n /= size;
+  };
+  if (c.experts.n > 0)
+    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
+  if (c.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
+  share(c.n_kv_heads, "KV heads");
+  share(c.n_heads, "heads");
+  share(c.ffn, "columns of the feed-forward layer");
+  return c;
+}
+
 std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size) {
   return std::make_unique<RankCheckpoint>(std::move(whole), rank, size);
+}
+
+namespace {
+
+class StageCheckpoint final : public Checkpoint {
+ public:
+  StageCheckpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages)
+      : whole_(std::move(whole)), config_(stage_config(whole_->config(), stage, n_stages)) {
+    const RankRange layers = stage_layers(whole_->config().n_layers, stage, n_stages);
+    for (const CheckpointTensor& t : whole_->tensors()) {
+      CheckpointTensor& here = tensors_.emplace_back(t);
+      if (!t.name.starts_with("blk.")) continue;
+      const std::size_t dot = t.name.find('.', 4);
+      const std::int64_t layer = std::stoll(t.name.substr(4, dot - 4));
+      here.name = fmt::format("blk.{}{}", layer - layers.first, t.name.substr(dot));
+      if (layer < layers.first || layer >= layers.end) tensors_.pop_back();
+    }
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return whole_->tokenizer(); }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return whole_->metadata(); }
+  std::string_view format() const override { return whole_->format(); }
+
+ private:
+  std::unique_ptr<Checkpoint> whole_;
+  ModelConfig config_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+}  // namespace
+
+RankRange stage_layers(std::int64_t n_layers, int stage, int n_stages) {
+  return {.first = n_layers * stage / n_stages, .end = n_layers * (stage + 1) / n_stages};
+}
+
+ModelConfig stage_config(ModelConfig c, int stage, int n_stages) {
+  if (c.n_layers < n_stages)
+    fail(ErrorKind::kOption, "--pipeline-parallel-size {}: the model has {} layers", n_stages, c.n_layers);
+  const RankRange layers = stage_layers(c.n_layers, stage, n_stages);
+  if (!c.windowed.empty())
+    c.windowed = std::vector<bool>(c.windowed.begin() + layers.first, c.windowed.begin() + layers.end);
+  c.n_layers = layers.size();
+  return c;
+}
+
+std::unique_ptr<Checkpoint> stage_checkpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages) {
+  return std::make_unique<StageCheckpoint>(std::move(whole), stage, n_stages);
 }
 
 }  // namespace mneme

@@ -9,11 +9,21 @@
 #include <memory>
 
 #include "src/formats/checkpoint.h"
+#include "src/parallel/collective.h"
 
 namespace mneme {
+
+// The shape of a rank's part. Errors  as rank_checkpoint().
+ModelConfig rank_config(ModelConfig whole, int size);
 
 // Errors  kOption: KV heads, feed-forward width or blocks of quantised weights that `size` does not divide.
 //         kUnsupported: mixtures of experts; matrices with reordered columns.
 std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size);
+
+// The layers [layers.first, layers.end) of `whole`, as a model of its own; embedding, norm and head stay.
+RankRange stage_layers(std::int64_t n_layers, int stage, int n_stages);
+ModelConfig stage_config(ModelConfig whole, int stage, int n_stages);
+// Errors  kOption: fewer layers than stages.
+std::unique_ptr<Checkpoint> stage_checkpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages);
 
 }  // namespace mneme

@@ -36,4 +36,12 @@ void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group) {
          kMaxGroup);
 }
 
+void expect_eight_bit_cuda(std::int32_t head_dim) {
+  if (!takes_eight_bit(head_dim))
+    fail(ErrorKind::kUnsupported,
+         "kv_cache_dtype: keys and values in 8 bits are for heads of 64 and 128 on the device, found {}; bf16 and f16 "
+         "are for all",
+         head_dim);
+}
+
 }  // namespace mneme

@@ -19,6 +19,8 @@ namespace mneme {
 std::span<const std::int32_t> attention_head_dims_cuda();
 // Errors  kUnsupported unless the kernels support this shape; the message lists what is supported.
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
+// The same for keys and values in 8 bits: heads of 64 and 128.
+void expect_eight_bit_cuda(std::int32_t head_dim);
 
 // Page tables whose cache slots recall_units_cuda (with SlotRows::tickets) is still filling. A KV head's list is valid
 // once listed_for equals the row's ticket; entries with kInFlight are valid once arrived_for does. Units of pages only.
@@ -85,9 +87,9 @@ struct PrefillAttentionCuda {
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context);
 
-// Gathers tokens [0, n_tokens) of one sequence and layer from their pages into [KV heads, n_tokens, 2 D], in the
-// cache's dtype.
-void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens, void* out,
-                    const CudaContext& context);
+// Gathers tokens [0, n_tokens) of one sequence and layer from their pages into [KV heads, tokens_a_head, 2 D], in the
+// cache's dtype; 8 bits as bf16, as readers see them (kv_quant.h).
+void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens,
+                    std::int64_t tokens_a_head, void* out, const CudaContext& context);
 
 }  // namespace mneme

@@ -115,10 +115,8 @@ struct RunningRows {
     for (auto& o : out) o[0] = o[1] = o[2] = o[3] = 0;
   }
 
-  // Adds a page with scores s, in base 2, masked with -inf.
-  template <typename T>
-  __device__ __forceinline__ void take(float (&s)[kTokenTiles][4], std::uint32_t page) {
-    float scale[2];
+  // Turns a page's scores s, in base 2, masked with -inf, into weights. scale: of what was added before.
+  __device__ __forceinline__ void weigh(float (&s)[kTokenTiles][4], float (&scale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float m = max[r];
@@ -137,6 +135,17 @@ struct RunningRows {
       }
       sum[r] = sum[r] * scale[r] + total;
     }
+  }
+  __device__ __forceinline__ void rescale(const float (&scale)[2]) {
+#pragma unroll
+    for (auto& o : out) o[0] *= scale[0], o[1] *= scale[0], o[2] *= scale[1], o[3] *= scale[1];
+  }
+
+  // Adds a page with scores s, in base 2, masked with -inf.
+  template <typename T>
+  __device__ __forceinline__ void take(float (&s)[kTokenTiles][4], std::uint32_t page) {
+    float scale[2];
+    weigh(s, scale);
     const int lane = threadIdx.x % kWarp;
     std::uint32_t a[2][4];
 #pragma unroll
@@ -163,6 +172,40 @@ struct RunningRows {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
     }
+  }
+};
+
+// The functions above as decode attention calls them; EightBitPage (attention_page_eight.cuh) has the same for 8 bits.
+template <typename T, int kHeadDim>
+struct HalfPage {
+  static constexpr int kDim = kHeadDim, kBytes = PageShape<kDim>::kBytes;
+  using Queries = std::uint32_t[PageShape<kDim>::kKeySteps][4];
+
+  // Token of s[tile][i], and channel of out[tile][i] (i: 0 or 1).
+  static __device__ __forceinline__ int token_of(int tile, int i) {
+    return tile * 8 + 2 * static_cast<int>(threadIdx.x % 4) + i;
+  }
+  static __device__ __forceinline__ int channel_of(int tile, int i) { return token_of(tile, i); }
+  static __device__ __forceinline__ void fetch(std::uint32_t page, const std::byte* from, int begin, int end,
+                                               std::uint32_t there) {
+    if (there == ~0u) {
+      fetch_page<kDim, kWarp>(page, from, begin, end, threadIdx.x % kWarp);
+    } else {
+      fetch_page<kDim, kWarp>(page, from, begin, end, threadIdx.x % kWarp, there);
+    }
+  }
+  static __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry,
+                                                      int begin, int end) {
+    cuda::fetch_listed<kDim>(page, base, entry, begin, end);
+  }
+  static __device__ __forceinline__ void load_queries(Queries& q, const __nv_bfloat16* low, const __nv_bfloat16* high) {
+    cuda::load_queries<T, kDim>(q, low, high);
+  }
+  static __device__ __forceinline__ void score(float (&s)[kTokenTiles][4], const Queries& q, std::uint32_t page) {
+    score_page<T, kDim>(s, q, page);
+  }
+  static __device__ __forceinline__ void take(RunningRows<kDim>& rows, float (&s)[kTokenTiles][4], std::uint32_t page) {
+    rows.template take<T>(s, page);
   }
 };
 

@@ -24,4 +24,9 @@ void with_head_dim(std::int32_t dim, F&& f) {
   with_head_dim(dim, f, BuiltHeadDims());
 }
 
+// Head sizes with which keys and values may be in 8 bits.
+constexpr bool takes_eight_bit(std::int32_t head_dim) {
+  return head_dim == 64 || head_dim == 128;
+}
+
 }  // namespace mneme

@@ -26,7 +26,8 @@ namespace mneme {
 namespace {
 
 template <typename Block>
-using PairOf = std::conditional_t<std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockInt4>,
+using PairOf = std::conditional_t<std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockQ5_1> ||
+                                      std::is_same_v<Block, BlockInt4>,
                                   vnni::PairWithSums, vnni::Pair>;
 
 }  // namespace
@@ -157,31 +158,73 @@ inline Weights load_pair(const BlockQ8_0* b, bool whole) {
   return {_mm512_xor_si512(two_halves(first, _mm256_setzero_si256()), flip), spread_scales(words, index)};
 }
 
-// Bytes 0..15 values 0..15 of the first block, 16..31 those of the second, 32..63 their values 16..31.
-inline Weights load_pair(const BlockQ4_0* b, bool whole) {
-  const __m512i offset = _mm512_set1_epi8(120), nibble = _mm512_set1_epi8(15);
-  const __m512i index = _mm512_castsi256_si512(_mm256_set_epi16(9, 9, 9, 9, 0, 0, 0, 0, 9, 9, 9, 9, 0, 0, 0, 0));
+// Nibbles of two blocks. Bytes 0..15 are values 0..15 of the first, 16..31 those of the second, 32..63 their values
+// 16..31; the same order for all types below but for int8.
+template <typename Block>
+inline __m512i load_nibbles(const Block* b, bool whole) {
   const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[0].q));
   const __m128i second = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[1].q)) : _mm_setzero_si128();
-  const __m512i words = whole ? _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)))
-                              : _mm512_maskz_loadu_epi16(0x1, b);
   const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
-  const __m512i halves = two_halves(both, _mm256_srli_epi16(both, 4));
-  return {_mm512_add_epi8(_mm512_and_si512(halves, nibble), offset), spread_scales(words, index)};
+  return _mm512_and_si512(two_halves(both, _mm256_srli_epi16(both, 4)), _mm512_set1_epi8(15));
 }
 
-// Byte order as q4_0.
-inline WeightsWithMinima load_pair(const BlockQ4_1* b, bool whole) {
-  const __m512i nibble = _mm512_set1_epi8(15);
-  const __m512i scales = _mm512_set_epi32(10, 10, 10, 10, 0, 0, 0, 0, 10, 10, 10, 10, 0, 0, 0, 0);
-  const __m512i minima = _mm512_set_epi32(11, 11, 11, 11, 1, 1, 1, 1, 11, 11, 11, 11, 1, 1, 1, 1);
-  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[0].q));
-  const __m128i second = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[1].q)) : _mm_setzero_si128();
-  const __m512 words = _mm512_cvtph_ps(whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))
+// Which values of two blocks have their fifth bit set.
+template <typename Block>
+inline __mmask64 fifth_bits(const Block* b, bool whole) {
+  std::uint32_t first, second = 0;
+  std::memcpy(&first, b[0].h, sizeof(first));
+  if (whole) std::memcpy(&second, b[1].h, sizeof(second));
+  const std::uint32_t low = (first & 0xffff) | second << 16, high = first >> 16 | (second & 0xffff0000u);
+  return std::uint64_t{high} << 32 | low;
+}
+
+// The f16 at word `at` of both blocks, which are at most 32 bytes apart.
+template <int kWords>
+inline __m512 scales_of(const void* b, bool whole) {
+  const __m512i index = _mm512_castsi256_si512(_mm256_set_epi16(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords,
+                                                                kWords, kWords, kWords, 0, 0, 0, 0));
+  const __m512i words = whole ? _mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(b)))
+                              : _mm512_maskz_loadu_epi16(0x1, b);
+  return spread_scales(words, index);
+}
+
+// Scales and minima, which are the first words of both blocks.
+template <int kWords>
+inline WeightsWithMinima with_minima(__m512i levels, const void* b, bool whole) {
+  const __m512i index = _mm512_set_epi32(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords, kWords, kWords, kWords, 0,
+                                         0, 0, 0);
+  const __m512 words = _mm512_cvtph_ps(whole ? _mm256_loadu_si256(static_cast<const __m256i*>(b))
                                              : _mm256_maskz_loadu_epi16(0x3, b));
-  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
-  const __m512i halves = two_halves(both, _mm256_srli_epi16(both, 4));
-  return {_mm512_and_si512(halves, nibble), _mm512_permutexvar_ps(scales, words), _mm512_permutexvar_ps(minima, words)};
+  return {levels, _mm512_permutexvar_ps(index, words),
+          _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(1)), words)};
+}
+
+inline Weights load_pair(const BlockQ4_0* b, bool whole) {
+  return {_mm512_add_epi8(load_nibbles(b, whole), _mm512_set1_epi8(120)), scales_of<9>(b, whole)};
+}
+
+inline Weights load_pair(const BlockQ5_0* b, bool whole) {
+  const __m512i q = _mm512_add_epi8(load_nibbles(b, whole), _mm512_set1_epi8(112));
+  return {_mm512_mask_add_epi8(q, fifth_bits(b, whole), q, _mm512_set1_epi8(16)), scales_of<11>(b, whole)};
+}
+
+inline Weights load_pair(const BlockIQ4_NL* b, bool whole) {
+  return {vnni::iq4_levels(load_nibbles(b, whole)), scales_of<9>(b, whole)};
+}
+
+inline Weights load_pair(const BlockMXFP4* b, bool whole) {
+  const __m512 second = _mm512_set1_ps(whole ? mxfp4_scale(b[1].e) : 0.0f);
+  return {vnni::look_up(kFp4Values, load_nibbles(b, whole)),
+          _mm512_mask_blend_ps(0xf0f0, _mm512_set1_ps(mxfp4_scale(b[0].e)), second)};
+}
+
+inline WeightsWithMinima load_pair(const BlockQ4_1* b, bool whole) {
+  return with_minima<10>(load_nibbles(b, whole), b, whole);
+}
+
+inline WeightsWithMinima load_pair(const BlockQ5_1* b, bool whole) {
+  const __m512i q = load_nibbles(b, whole);
+  return with_minima<12>(_mm512_mask_add_epi8(q, fifth_bits(b, whole), q, _mm512_set1_epi8(16)), b, whole);
 }
 
 inline WeightsWithMinima load_pair(const BlockInt4* b, bool whole) {
@@ -290,6 +333,14 @@ const RowsKernel* vnni_rows_kernel(DType weights) {
       return &kKernel<BlockQ4_0, true>;
     case DType::kQ4_1:
       return &kKernel<BlockQ4_1, true>;
+    case DType::kQ5_0:
+      return &kKernel<BlockQ5_0, true>;
+    case DType::kQ5_1:
+      return &kKernel<BlockQ5_1, true>;
+    case DType::kIQ4_NL:
+      return &kKernel<BlockIQ4_NL, true>;
+    case DType::kMXFP4:
+      return &kKernel<BlockMXFP4, true>;
     case DType::kInt4:
       return &kKernel<BlockInt4, true>;
     case DType::kInt8:

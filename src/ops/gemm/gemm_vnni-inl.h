@@ -38,6 +38,15 @@ inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, c
   return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
 }
 
+// Levels of a code book plus 128, by nibble.
+inline __m512i look_up(const std::int8_t (&values)[16], __m512i nibbles) {
+  const __m128i table = _mm_add_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)), _mm_set1_epi8(-128));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
+}
+inline __m512i iq4_levels(__m512i nibbles) {
+  return look_up(kIq4Values, nibbles);
+}
+
 // Scales, and minima, of two blocks of int4: lanes of four values, in the byte order of q4_0.
 struct Int4Scales {
   __m512 scales, minima;

@@ -1,4 +1,4 @@
-// GEMMs of q4_k, q5_k and q6_k with 1 to 7 rows of x, by vpdpbusd: four pairs of 32 values a block, in the order of the
+// GEMMs of weights in blocks of 256 with 1 to 7 rows of x, by vpdpbusd: four pairs of 32 values a block, in the order of the
 // values, with the scale of each lane of four. Integers and their errors are those of the other few-rows kernels.
 #include <hwy/highway.h>
 
@@ -89,6 +89,12 @@ class Reader<BlockQ5_K> {
   __m512i high_;
 };
 
+// Four groups of 16 values a pair: scale 4p + lane / 4.
+inline __m512 of_sixteens(__m512 scales, int p) {
+  const __m512i group = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  return _mm512_permutexvar_ps(_mm512_add_epi32(group, _mm512_set1_epi32(4 * p)), scales);
+}
+
 template <>
 class Reader<BlockQ6_K> {
  public:
@@ -97,7 +103,7 @@ class Reader<BlockQ6_K> {
     const __m128i s = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.s));
     scales_ = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), _mm512_set1_ps(float_of(b.d)));
   }
-  // Four groups of 16: scale 4p + lane / 4. Values are levels less 32, so that levels plus 96 are values plus 128.
+  // Values are levels less 32, so that levels plus 96 are values plus 128.
   Weights pair(int p) const {
     const __m512i l = _mm512_loadu_si512(b_.l + 64 * (p / 2));
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b_.h + 32 * (p / 2)));
@@ -106,13 +112,99 @@ class Reader<BlockQ6_K> {
                                     : two_halves(h, _mm256_srli_epi16(h, 2));
     const __m512i levels =
         _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
-    const __m512i group = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    return {_mm512_add_epi8(levels, _mm512_set1_epi8(96)),
-            _mm512_permutexvar_ps(_mm512_add_epi32(group, _mm512_set1_epi32(4 * p)), scales_)};
+    return {_mm512_add_epi8(levels, _mm512_set1_epi8(96)), of_sixteens(scales_, p)};
   }
 
  private:
   const BlockQ6_K& b_;
+  __m512 scales_;
+};
+
+// Two bits of each value: of bytes 32 (p / 2) and above, bits 4 (p % 2) for the first 32 values, two further for the rest.
+inline __m512i load_quarters(const std::uint8_t* q, int p) {
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + 32 * (p / 2)));
+  const __m512i quarters = p % 2 == 0 ? two_halves(bytes, _mm256_srli_epi16(bytes, 2))
+                                      : two_halves(_mm256_srli_epi16(bytes, 4), _mm256_srli_epi16(bytes, 6));
+  return _mm512_and_si512(quarters, _mm512_set1_epi8(3));
+}
+
+inline __m512 floats_of(__m128i bytes) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+
+template <>
+class Reader<BlockQ2_K> {
+ public:
+  using XPair = PairWithSums;
+  explicit Reader(const BlockQ2_K& b) : b_(b) {
+    const __m128i s = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.s)), nibble = _mm_set1_epi8(15);
+    scales_ = _mm512_mul_ps(floats_of(_mm_and_si128(s, nibble)), _mm512_set1_ps(float_of(b.d)));
+    minima_ = _mm512_mul_ps(floats_of(_mm_and_si128(_mm_srli_epi16(s, 4), nibble)), _mm512_set1_ps(-float_of(b.dmin)));
+  }
+  WeightsWithMinima pair(int p) const {
+    return {load_quarters(b_.q, p), of_sixteens(scales_, p), of_sixteens(minima_, p)};
+  }
+
+ private:
+  const BlockQ2_K& b_;
+  __m512 scales_, minima_;
+};
+
+template <>
+class Reader<BlockQ3_K> {
+ public:
+  using XPair = Pair;
+  explicit Reader(const BlockQ3_K& b) : b_(b) {
+    const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.s)), nibble = _mm_set1_epi8(15);
+    const __m128i nibbles = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), nibble);
+    int bits;
+    std::memcpy(&bits, b.s + 8, sizeof(bits));
+    const __m128i twos = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(bits), _mm_set_epi32(6, 4, 2, 0)), _mm_set1_epi8(3));
+    const __m128i s = _mm_sub_epi8(_mm_or_si128(nibbles, _mm_slli_epi16(twos, 4)), _mm_set1_epi8(32));
+    scales_ = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), _mm512_set1_ps(float_of(b.d)));
+    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b.h));
+    high_ = two_halves(h, _mm256_srli_epi16(h, 1));
+  }
+  // Values are levels less 4, so that levels plus 124 are values plus 128.
+  Weights pair(int p) const {
+    const __mmask64 set = _mm512_test_epi8_mask(high_, _mm512_set1_epi8(static_cast<char>(1 << (2 * p))));
+    const __m512i q = _mm512_add_epi8(load_quarters(b_.q, p), _mm512_set1_epi8(124));
+    return {_mm512_mask_add_epi8(q, set, q, _mm512_set1_epi8(4)), of_sixteens(scales_, p)};
+  }
+
+ private:
+  const BlockQ3_K& b_;
+  __m512 scales_;
+  __m512i high_;
+};
+
+template <>
+class Reader<BlockIQ4_XS> {
+ public:
+  using XPair = Pair;
+  explicit Reader(const BlockIQ4_XS& b) : b_(b) {
+    int bytes;
+    std::memcpy(&bytes, b.s, sizeof(bytes));
+    const __m128i s = _mm_cvtsi32_si128(bytes), nibble = _mm_set1_epi8(15);
+    const __m128i nibbles = _mm_unpacklo_epi8(_mm_and_si128(s, nibble), _mm_and_si128(_mm_srli_epi16(s, 4), nibble));
+    const __m256i twos = _mm256_and_si256(
+        _mm256_srlv_epi32(_mm256_set1_epi32(b.u), _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0)), _mm256_set1_epi32(3));
+    const __m256i sum = _mm256_or_si256(_mm256_cvtepu8_epi32(nibbles), _mm256_slli_epi32(twos, 4));
+    const __m256 scales = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, _mm256_set1_epi32(32)));
+    scales_ = _mm512_castps256_ps512(_mm256_mul_ps(scales, _mm256_set1_ps(float_of(b.d))));
+  }
+  // Lanes 0 to 7 and 8 to 15 of pair p have the scales 2p and 2p + 1.
+  Weights pair(int p) const {
+    const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b_.q + 32 * p));
+    const __m512i halves = two_halves(q, _mm256_srli_epi16(q, 4));
+    const __m512i in_order = _mm512_shuffle_i64x2(halves, halves, 0b11'01'10'00);
+    const __m512i first = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    return {vnni::iq4_levels(_mm512_and_si512(in_order, _mm512_set1_epi8(15))),
+            _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(2 * p)), scales_)};
+  }
+
+ private:
+  const BlockIQ4_XS& b_;
   __m512 scales_;
 };
 
@@ -195,6 +287,12 @@ constexpr RowsKernel kKernel{vnni::pair_bytes<typename Reader<Block>::XPair>,
 
 const RowsKernel* vnni_super_block_kernel(DType weights) {
   switch (weights) {
+    case DType::kQ2_K:
+      return &kKernel<BlockQ2_K>;
+    case DType::kQ3_K:
+      return &kKernel<BlockQ3_K>;
+    case DType::kIQ4_XS:
+      return &kKernel<BlockIQ4_XS>;
     case DType::kQ4_K:
       return &kKernel<BlockQ4_K>;
     case DType::kQ5_K:

@@ -1,3 +1,5 @@
+#include "src/cuda/bulk_copy.cuh"
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 #include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
@@ -107,14 +109,14 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
   const int seq_slot = store.seq_slots[row], page = position / kKvPageTokens;
   if (store.kind == SlotStore::Kind::kTables)
     return {block_at(store.tables, store.layer, seq_slot, kv_head, page) +
-                position % kKvPageTokens * (std::int64_t{4} * store.tables.head_dim),
+                position % kKvPageTokens * token_bytes(store.tables),
             nullptr};
   const KvSlots& s = store.slots;
   const int first = kv_head * s.shared;  // spread_kernel has the others
   const std::int64_t index = slot_index(s, store.layer, seq_slot, first);
   return {s.n_slots == 0 ? nullptr
                          : resident_token(s, s.rules[seq_slot], store.layer, seq_slot, first, position, position + 1),
-          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * box_bytes(s)};
 }
 
 // A head's query of the previous step, overwritten with this step's; null where nothing compares with it.
@@ -141,7 +143,7 @@ __device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64
 __device__ __forceinline__ std::byte* ring_token(const KeyRing& ring, std::int64_t row, int kv_head, int position) {
   if (ring.pages == 0 || ring.seq_slots[row] < 0) return nullptr;
   return block_at(ring.tables, ring.layer, ring.seq_slots[row], kv_head, position / kKvPageTokens % ring.pages) +
-         position % kKvPageTokens * (std::int64_t{4} * ring.tables.head_dim);
+         position % kKvPageTokens * token_bytes(ring.tables);
 }
 
 // Extends one channel of a box [hi: d | lo: d] from (`high`, `low`) by a key; the page's first key initialises it. NaN
@@ -163,10 +165,11 @@ constexpr int kStoreWarps = 4;
 constexpr int kMaxPairs = 4;  // per lane: head_dim up to 256
 
 // Destination of a head of a row, and the previous step's data there. Looked up before grid_dependency_wait():
-// afterwards it took 3 of 6 us.
+// afterwards it took 3 of 6 us.   kv, local: the token's [K | V]
 template <typename Kv>
 struct StoreTo {
-  Kv *kv = nullptr, *box = nullptr, *local = nullptr;
+  std::byte *kv = nullptr, *local = nullptr;
+  ReadAs<Kv>* box = nullptr;
   bool opens = false, there = true;
   __nv_bfloat16* last_q = nullptr;
   std::uint32_t of_channel[kMaxPairs][2] = {};  // of a query the one to compare with, of a key its box: high, low << 16
@@ -187,16 +190,14 @@ __device__ __forceinline__ StoreTo<Kv> store_to(const StoreArgs& a, std::int64_t
     if (!to.there) return to;
     const int kv_head = (head - a.rows.n_heads) % n_kv;
     const ResidentToken token = newest_token(a.rows.store, row, kv_head, position);
-    to.kv = reinterpret_cast<Kv*>(token.kv);
+    to.kv = token.kv;
     if (to.kv == nullptr) {
       const int at = position - shift_of(a.tables, a.layer, slot, kv_head);
-      to.kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens)) +
-              static_cast<std::int64_t>(at % kKvPageTokens) * 2 * d;
+      to.kv =
+          block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens) + at % kKvPageTokens * token_bytes(a.tables);
     }
-    to.local = reinterpret_cast<Kv*>(ring_token(a.rows.local, row, kv_head, position));
-    if (is_v) to.kv += d;
-    if (is_v && to.local != nullptr) to.local += d;
-    if (!is_v) to.box = reinterpret_cast<Kv*>(token.box);
+    to.local = ring_token(a.rows.local, row, kv_head, position);
+    if (!is_v) to.box = reinterpret_cast<ReadAs<Kv>*>(token.box);
     to.opens = position % kKvPageTokens == 0;
     if (to.box != nullptr && !to.opens) from = reinterpret_cast<const std::uint16_t*>(to.box), beside = from + d;
   }
@@ -217,6 +218,50 @@ template <typename T>
 __device__ __forceinline__ T of_bits(std::uint32_t bits) {
   const auto half = static_cast<std::uint16_t>(bits);
   return reinterpret_cast<const T&>(half);
+}
+
+// Stores a key or value in 8 bits, from its pairs before RoPE (x, y). Where keys are stored pre-RoPE, the ring's are
+// rotated from the stored ones and quantised again.
+__device__ __forceinline__ void store_codes(const StoreArgs& a, std::int64_t row, bool is_v,
+                                            const StoreTo<EightBit>& to, float (&x)[kMaxPairs], float (&y)[kMaxPairs]) {
+  const int lane = threadIdx.x % kWarp, d = a.tables.head_dim, half = d / 2;
+  const bool pre_rope = a.rows.pre_rope_keys;
+  const float by = pre_rope && !is_v ? a.rows.key_scale : 1.0f;
+  const CodeRow<kMaxPairs> codes{a.tables.codes, d, is_v, a.rows.neighbours, x, y};
+  const auto rotate = [&] {
+#pragma unroll
+    for (int i = 0; i < kMaxPairs; ++i) {
+      if (lane + i * kWarp >= half) break;
+      const float2 rotation = reinterpret_cast<const float2*>(a.rows.angles)[row * half + lane + i * kWarp];
+      const float u = x[i], v = y[i];
+      x[i] = u * rotation.x - v * rotation.y;
+      y[i] = v * rotation.x + u * rotation.y;
+    }
+  };
+  if (!pre_rope && !is_v) rotate();
+#pragma unroll
+  for (int i = 0; i < kMaxPairs; ++i) x[i] *= by, y[i] *= by;
+  codes.write(to.kv, pre_rope && !is_v ? nullptr : to.local);
+  if (pre_rope && !is_v && to.local != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kMaxPairs; ++i) x[i] /= by, y[i] /= by;
+    rotate();
+#pragma unroll
+    for (int i = 0; i < kMaxPairs; ++i)  // as rotate_keys.h
+      x[i] = widen(narrow<__nv_bfloat16>(x[i])), y[i] = widen(narrow<__nv_bfloat16>(y[i]));
+    codes.write(to.local, nullptr);
+  }
+  if (pre_rope || to.box == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kMaxPairs; ++i) {
+    const int p = lane + i * kWarp;
+    if (p >= half) break;
+    for (int second = 0; second < 2; ++second) {
+      const std::uint32_t was = to.of_channel[i][second];
+      grow_box(to.box, d, a.rows.neighbours ? 2 * p + second : p + second * half, of_bits<__nv_bfloat16>(was),
+               of_bits<__nv_bfloat16>(was >> 16), __float2bfloat16_rn(second == 0 ? x[i] : y[i]), to.opens);
+    }
+  }
 }
 
 // One warp per (row, head): heads of q, then of k, then of v. Lane i has pairs i, i + 32, ...
@@ -256,7 +301,22 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   if (is_q && a.rows.temperature != 0)
     grown += a.rows.temperature * log1pf(static_cast<float>(a.rows.positions[row] / a.rows.temperature_context));
 
-  Kv *const kv = to.kv, *const box = to.box, *const local = to.local;
+  if constexpr (std::is_same_v<Kv, EightBit>) {
+    if (!is_q) {
+#pragma unroll
+      for (int i = 0; i < kMaxPairs; ++i) {
+        const int p = lane + i * kWarp;
+        if (p >= half || weight == nullptr) break;
+        x[i] *= scale * weight[neighbours ? 2 * p : p], y[i] *= scale * weight[neighbours ? 2 * p + 1 : p + half];
+      }
+      store_codes(a, row, is_v, to, x, y);
+      return;
+    }
+  }
+  using Wide = ReadAs<Kv>;  // of 8 bits only queries are left here
+  auto* const kv = reinterpret_cast<Wide*>(to.kv) + (is_v ? d : 0);
+  auto* const local = to.local == nullptr ? nullptr : reinterpret_cast<Wide*>(to.local) + (is_v ? d : 0);
+  Wide* const box = to.box;
   __nv_bfloat16* const last_q = to.last_q;
   float dot = 0, norm = 0, last_norm = 0;
 #pragma unroll
@@ -275,7 +335,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     }
     if (!is_q && a.rows.pre_rope_keys) {  // stored pre-RoPE, and rotated from the stored value
       const float by = is_v ? 1.0f : a.rows.key_scale;
-      kv[first] = narrow<Kv>(u * by), kv[second] = narrow<Kv>(v * by);
+      kv[first] = narrow<Wide>(u * by), kv[second] = narrow<Wide>(v * by);
       if (local == nullptr) continue;
       u = widen(kv[first]) / by, v = widen(kv[second]) / by;
     }
@@ -296,13 +356,13 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       last_q[first] = q[first], last_q[second] = q[second];
       continue;
     }
-    const Kv low = narrow<Kv>(u), high = narrow<Kv>(v);
+    const Wide low = narrow<Wide>(u), high = narrow<Wide>(v);
     if (local != nullptr) local[first] = low, local[second] = high;
     if (a.rows.pre_rope_keys) continue;
     kv[first] = low, kv[second] = high;
     if (box == nullptr) continue;
-    const auto grow = [&](int channel, std::uint32_t was, Kv key) {
-      grow_box(box, d, channel, of_bits<Kv>(was), of_bits<Kv>(was >> 16), key, to.opens);
+    const auto grow = [&](int channel, std::uint32_t was, Wide key) {
+      grow_box(box, d, channel, of_bits<Wide>(was), of_bits<Wide>(was >> 16), key, to.opens);
     };
     grow(first, to.of_channel[i][0], low), grow(second, to.of_channel[i][1], high);
   }
@@ -320,17 +380,14 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) spread_kernel(QkvRows rows
   grid_dependency_wait();
   const SlotStore& store = rows.store;
   const KvSlots& s = store.slots;
-  const int lane = threadIdx.x % kWarp, item = static_cast<int>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp,
-            row = item / s.n_kv_heads, head = item % s.n_kv_heads;
+  const int item = static_cast<int>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp, row = item / s.n_kv_heads,
+            head = item % s.n_kv_heads;
   if (row >= rows.n || store.seq_slots[row] < 0 || head % s.shared == 0) return;
   const int position = rows.positions[row], seq_slot = store.seq_slots[row];
   const auto token = [&](int of) {
-    return reinterpret_cast<uint4*>(
-        resident_token(s, s.rules[seq_slot], store.layer, seq_slot, of, position, position + 1));
+    return resident_token(s, s.rules[seq_slot], store.layer, seq_slot, of, position, position + 1);
   };
-  const uint4* from = token(head / s.shared * s.shared);
-  uint4* to = token(head);
-  for (int i = lane; i < token_bytes(s) / 16; i += kWarp) to[i] = __ldcg(from + i);
+  copy_token(token(head), token(head / s.shared * s.shared), static_cast<int>(token_bytes(s)));
 }
 
 struct Best {
@@ -399,14 +456,47 @@ __device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+__device__ __forceinline__ float2 normal_pair(std::uint64_t seed, std::uint64_t number) {
+  const std::uint64_t bits = mix(seed * 0x2545f4914f6cdd1dull + number);
+  const float u = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f;
+  const float v = static_cast<float>(bits & 0xffffff) * 0x1p-24f, r = sqrtf(-2.0f * __logf(u));
+  return {r * __cosf(6.2831853f * v), r * __sinf(6.2831853f * v)};
+}
+
 template <typename T>
 __global__ void random_kernel(std::int64_t pairs, std::uint64_t seed, std::uint32_t* out) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < pairs;
        i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    const std::uint64_t bits = mix(seed * 0x2545f4914f6cdd1dull + static_cast<std::uint64_t>(i));
-    const float u = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f;
-    const float v = static_cast<float>(bits & 0xffffff) * 0x1p-24f, r = sqrtf(-2.0f * __logf(u));
-    out[i] = pack<T>(r * __cosf(6.2831853f * v), r * __sinf(6.2831853f * v));
+    const float2 two = normal_pair(seed, static_cast<std::uint64_t>(i));
+    out[i] = pack<T>(two.x, two.y);
+  }
+}
+
+// One warp per row of keys or values.
+__global__ void __launch_bounds__(kThreads)
+    random_codes_kernel(std::int64_t n_rows, KvCodes codes, int d, std::uint64_t seed, std::byte* out) {
+  constexpr int kEach = kMaxSlotHeadDim / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  for (std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp; row < n_rows;
+       row += static_cast<std::int64_t>(gridDim.x) * kThreads / kWarp) {
+    float x[kEach], largest = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane + i * kWarp >= d) break;
+      const float2 two = normal_pair(seed, static_cast<std::uint64_t>(row * d + lane + i * kWarp));
+      x[i] = two.x, largest = fmaxf(largest, fabsf(x[i]));
+    }
+#pragma unroll
+    for (int k = kWarp / 2; k > 0; k /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, k));
+    const RowScale s = row_scale(codes, largest);
+    std::byte* token = out + row / 2 * kv_token_bytes(codes, d);
+    const int part = static_cast<int>(row % 2);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane + i * kWarp >= d) break;
+      reinterpret_cast<std::uint8_t*>(token)[part * d + lane + i * kWarp] = code_of(codes, x[i], s.inverse);
+    }
+    if (lane == 0) reinterpret_cast<float*>(token + 2 * d)[part] = s.scale;
   }
 }
 
@@ -465,11 +555,8 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
   SlotStore& store = args.rows.store;
   if (store.kind == SlotStore::Kind::kSlots) store.slots = of_layer(store.slots, store.layer);
   const auto run = [&](void (*kernel)(StoreArgs)) { launch(context, "store_qkv", kernel, grid, block, 0, args); };
-  if (rows.qkv_bf16) {
-    run(tables.f16 ? store_kernel<__nv_bfloat16, __half> : store_kernel<__nv_bfloat16, __nv_bfloat16>);
-  } else {
-    run(tables.f16 ? store_kernel<float, __half> : store_kernel<float, __nv_bfloat16>);
-  }
+  with_kv_type(
+      tables, [&]<typename Kv>(Kv) { run(rows.qkv_bf16 ? store_kernel<__nv_bfloat16, Kv> : store_kernel<float, Kv>); });
   const KvSlots& s = store.slots;
   if (store.kind != SlotStore::Kind::kSlots || s.shared == 1 || s.n_slots == 0) return;
   launch(context, "spread_newest", spread_kernel,
@@ -489,6 +576,12 @@ void wait_cuda(std::int32_t microseconds, const CudaContext& context) {
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context) {
   launch(context, "random_kv", f16 ? random_kernel<__half> : random_kernel<__nv_bfloat16>, dim3(1024), dim3(kThreads),
          0, n / 2, seed, static_cast<std::uint32_t*>(out));
+}
+
+void random_codes_cuda(void* out, std::int64_t n_tokens, KvCodes codes, std::int32_t head_dim, std::uint64_t seed,
+                       const CudaContext& context) {
+  launch(context, "random_kv", random_codes_kernel, dim3(1024), dim3(kThreads), 0, 2 * n_tokens, codes, head_dim, seed,
+         static_cast<std::byte*>(out));
 }
 
 void update_tables_cuda(std::int32_t* blocks, const TableUpdate* updates, std::int64_t n, const CudaContext& context) {

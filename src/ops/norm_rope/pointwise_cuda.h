@@ -13,7 +13,7 @@
 namespace mneme {
 
 // residual [n, hidden] f32 = rows ids[i] of the table. With x_next the first norm starts here, as in
-// SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [1, kSkinnyRows] is DeferredNorm::sums with one part.
+// SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [n, 1] is DeferredNorm::sums with one part.
 struct EmbedOutput {
   float* residual = nullptr;
   const float* norm_weight = nullptr;
@@ -88,5 +88,8 @@ void wait_cuda(std::int32_t microseconds, const CudaContext& context);
 
 // Standard normal 16-bit values, a pure function of seed and index: keys and values for benchmarks.
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context);
+// The same quantised: n tokens of keys and values in 8 bits.
+void random_codes_cuda(void* out, std::int64_t n_tokens, KvCodes codes, std::int32_t head_dim, std::uint64_t seed,
+                       const CudaContext& context);
 
 }  // namespace mneme

@@ -48,6 +48,14 @@ void NcclCollective::broadcast(void* values, std::size_t bytes, int root, NcclSt
   call("ncclBroadcast", [&] { return library_.broadcast(values, values, bytes, kNcclInt8, root, comm_, stream); });
 }
 
+void NcclCollective::send(const void* values, std::size_t bytes, int to, NcclStream stream) {
+  call("ncclSend", [&] { return library_.send(values, bytes, kNcclInt8, to, comm_, stream); });
+}
+
+void NcclCollective::receive(void* values, std::size_t bytes, int from, NcclStream stream) {
+  call("ncclRecv", [&] { return library_.recv(values, bytes, kNcclInt8, from, comm_, stream); });
+}
+
 void NcclCollective::check() {
   int error = kNcclSuccess;
   call("ncclCommGetAsyncError", [&] { return library_.comm_get_async_error(comm_, &error); });

@@ -35,6 +35,10 @@ class NcclCollective {
   void all_gather(const void* part, void* out, std::size_t bytes, NcclStream stream);
   void broadcast(void* values, std::size_t bytes, int root, NcclStream stream);
 
+  // [bytes] to, and from, one other rank, which makes the other call. Async.
+  void send(const void* values, std::size_t bytes, int to, NcclStream stream);
+  void receive(void* values, std::size_t bytes, int from, NcclStream stream);
+
   // Errors  kDevice: something failed; the communicator is aborted on this rank, and `ranks` for all.
   void check();
   void abort(std::string_view why) noexcept;

@@ -39,6 +39,8 @@ void NcclLibrary::find(F*& function, const char* name) {
 }
 
 NcclLibrary::NcclLibrary(const fs::path& path) {
+  // What NCCL says (NCCL_DEBUG) goes to standard output otherwise, into answers and JSON.
+  setenv("NCCL_DEBUG_FILE", "/dev/stderr", 0);
   const std::vector<fs::path> paths = path.empty() ? candidates() : std::vector{path};
   for (const fs::path& candidate : paths) {
     handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -61,6 +63,8 @@ NcclLibrary::NcclLibrary(const fs::path& path) {
     find(all_reduce, "ncclAllReduce");
     find(all_gather, "ncclAllGather");
     find(broadcast, "ncclBroadcast");
+    find(send, "ncclSend");
+    find(recv, "ncclRecv");
     find(get_error_string, "ncclGetErrorString");
     expect(get_version(&version_), "ncclGetVersion");
     if (version_ < kLeastVersion)

@@ -52,6 +52,8 @@ class NcclLibrary {
   int (*all_reduce)(const void* from, void* to, std::size_t n, int type, int op, NcclComm comm, NcclStream) = nullptr;
   int (*all_gather)(const void* from, void* to, std::size_t n, int type, NcclComm comm, NcclStream) = nullptr;
   int (*broadcast)(const void* from, void* to, std::size_t n, int type, int root, NcclComm comm, NcclStream) = nullptr;
+  int (*send)(const void* from, std::size_t n, int type, int to, NcclComm comm, NcclStream) = nullptr;
+  int (*recv)(void* to, std::size_t n, int type, int from, NcclComm comm, NcclStream) = nullptr;
   const char* (*get_error_string)(int result) = nullptr;
   int (*get_version)(int* version) = nullptr;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 #include "src/offload/list_dim.cuh"
 #include "src/selection/cluster/cluster_members.cuh"
@@ -38,13 +39,23 @@ struct Mean {
   static constexpr int kEach = kDim / kWarp;
   float sum[kEach] = {};
   int n = 0;
+  using E = ReadAs<T>;
   struct alignas(kEach * 2) Row {
-    T v[kEach];
+    E v[kEach];
   };
   // dim: channels of the key, a multiple of kEach; the others are zeros.
-  static __device__ __forceinline__ Row load(const std::byte* key, int dim = kDim) {
+  static __device__ __forceinline__ Row load(const std::byte* key, int dim = kDim, KvCodes codes = KvCodes::kNone) {
     const int lane = threadIdx.x % kWarp;
-    return lane * kEach < dim ? reinterpret_cast<const Row*>(key)[lane] : Row{};
+    if constexpr (std::is_same_v<T, EightBit>) {
+      Row row{};
+      const KvRow<T> from(key, dim, codes);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (lane * kEach < dim) row.v[i] = from[lane * kEach + i];
+      return row;
+    } else {
+      return lane * kEach < dim ? reinterpret_cast<const Row*>(key)[lane] : Row{};
+    }
   }
   __device__ __forceinline__ void take(const Row& row) {
 #pragma unroll
@@ -52,12 +63,12 @@ struct Mean {
     ++n;
   }
   __device__ __forceinline__ void write(std::byte* centroid) const {
-    constexpr std::uint16_t kQuiet = std::is_same_v<T, __half> ? 0x7e00 : 0x7fc0;
+    constexpr std::uint16_t kQuiet = std::is_same_v<E, __half> ? 0x7e00 : 0x7fc0;
     auto* to = reinterpret_cast<std::uint16_t*>(centroid) + threadIdx.x % kWarp * kEach;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const float mean = __fdiv_rn(sum[i], static_cast<float>(n));
-      const T rounded = narrow<T>(mean);
+      const E rounded = narrow<E>(mean);
       to[i] = isnan(mean) ? kQuiet : reinterpret_cast<const std::uint16_t&>(rounded);
     }
   }
@@ -70,9 +81,12 @@ __global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvT
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < total; i += gridDim.x * kThreads) {
     const int token = c.first + i / pieces;
     const std::byte* from = block_at(keys, c.key_layer, c.key_slot, kv_head, token / kKvPageTokens) +
-                            token % kKvPageTokens * (std::int64_t{4} * keys.head_dim);
-    const bool has = i % pieces < keys.head_dim / 8;
-    reinterpret_cast<uint4*>(to)[i] = has ? load_stream(from + i % pieces * 16) : uint4{};
+                            token % kKvPageTokens * token_bytes(keys);
+    uint4 v{};
+    if (i % pieces < keys.head_dim / 8)
+      v = keys.codes == KvCodes::kNone ? load_stream(from + i % pieces * 16)
+                                       : KvRow<EightBit>(from, keys.head_dim, keys.codes).eight(i % pieces * 8);
+    reinterpret_cast<uint4*>(to)[i] = v;
   }
 }
 
@@ -195,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
     for (int base = g.begin; base < g.end; base += kAtOnce) {
       typename Mean<T, kDim>::Row rows[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)), p.s.head_dim);
+      for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)), p.s.head_dim, p.s.codes);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
         if (base + k < g.end) mean.take(rows[k]);
@@ -231,7 +245,7 @@ __global__ void truncate_kernel(KvSlots s, int seq_slot, int layer, int grouped,
 template <typename F>
 void with_keys(const KvSlots& s, F&& f) {
   const auto of = [&]<typename T>(T) { with_list_dim(s.head_dim, [&](auto dim) { f(T(), dim); }); };
-  s.f16 ? of(__half()) : of(__nv_bfloat16());
+  with_kv_type(s, of);
 }
 
 }  // namespace
@@ -253,7 +267,7 @@ void append_clusters_cuda(const AppendClusters& a, const KvSlots& s, const CudaC
   const auto heads = static_cast<unsigned>(s.n_kv_heads);
   launch(context, "count_clusters", count_kernel, dim3(heads), dim3(kCountThreads), 0, args);
   with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
-    launch(context, "append_clusters", members_kernel<T, kDim>,
+    launch(context, "append_clusters", members_kernel<ReadAs<T>, kDim>,
            dim3(static_cast<unsigned>((a.n_clusters + kWarps - 1) / kWarps), heads), dim3(kThreads), 0, args);
   });
 }

@@ -1,6 +1,7 @@
 // Min-max boxes of whole pages: one warp per page; each lane handles its channels of all tokens.
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme {
@@ -33,7 +34,7 @@ struct Pair<__half> {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
-  using P = Pair<T>;
+  using P = Pair<ReadAs<T>>;
   using Two = typename P::Type;
   const int kv_head = blockIdx.y, lane = threadIdx.x % kWarp, d = p.s.head_dim, words = d / 2;
   const int page = p.b.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
@@ -42,9 +43,12 @@ __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
   if (n <= 0) return;
   const std::byte* from = block_at(p.keys, p.b.key_layer, p.b.key_slot, kv_head, page);
   auto* box = reinterpret_cast<Two*>(
-      p.s.boxes + (slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head) * p.s.max_pages + page) * token_bytes(p.s));
+      p.s.boxes + (slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head) * p.s.max_pages + page) * box_bytes(p.s));
   for (int c = lane; c < words; c += kWarp) {
-    const auto key = [&](int t) { return *reinterpret_cast<const Two*>(from + t * token_bytes(p.s) + c * 4); };
+    const auto key = [&](int t) {
+      const KvRow<T> row(from + t * token_bytes(p.s), d, p.s.codes);
+      return Two{row[2 * c], row[2 * c + 1]};
+    };
     Two high = key(0), low = high;
 #pragma unroll 8
     for (int t = 1; t < n; ++t) {
@@ -61,8 +65,9 @@ __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
 void build_boxes_cuda(const BuildBoxes& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
   if (b.stop <= b.first) return;
   const dim3 grid(static_cast<unsigned>((b.stop - b.first + kWarps - 1) / kWarps), static_cast<unsigned>(s.n_kv_heads));
-  launch(context, "build_boxes", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>, grid, dim3(kThreads), 0,
-         Args{s, keys, b});
+  with_kv_type(s, [&]<typename T>(T) {
+    launch(context, "build_boxes", build_kernel<T>, grid, dim3(kThreads), 0, Args{s, keys, b});
+  });
 }
 
 }  // namespace mneme

@@ -1,5 +1,6 @@
 // One warp per group. Lane l has the channels whose bits are bit l of a code's words, one word for each t, so that a
 // ballot gives a word.
+#include "src/kv/kv_codes.cuh"
 #include "src/selection/index/one_bit_cuda.cuh"
 #include "src/selection/index/one_bit_cuda.h"
 
@@ -12,19 +13,21 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kAtOnce = 8;             // tokens with loads in flight
 constexpr std::size_t kBehind = 4096;  // bytes that a scan reads after the last group
 
-// key_at(i): the i-th token of the group.
+// key_at(i): address of the i-th token of the group.
 template <typename T, int kDim, typename KeyAt>
-__device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std::byte* levels, std::byte* codes) {
+__device__ void build_group(const KvSlots& slots, KeyAt&& key_at, std::byte* levels, std::byte* codes) {
   using S = OneBitShape<kDim>;
+  const int group_tokens = slots.group_tokens;
+  const bool mean_abs = slots.mean_abs;
   const int lane = threadIdx.x % kWarp, position = lane % 16, j = position % S::kPairs, part = position / S::kPairs;
   const int channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // at t = 0; + 8 t
   const auto for_tokens = [&](auto&& take) {
 #pragma unroll 1
     for (int first = 0; first < group_tokens; first += kAtOnce) {
-      T k[kAtOnce][4];
+      ReadAs<T> k[kAtOnce][4];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const T* key = key_at(first + i);
+        const KvRow<T> key(key_at(first + i), kDim, slots.codes);
 #pragma unroll
         for (int t = 0; t < 4; ++t) k[i][t] = key[channel + 8 * t];
       }
@@ -74,10 +77,10 @@ __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std
     std::uint32_t own[S::kWords];
 #pragma unroll
     for (int w = 0; w < S::kWords; ++w) {
-      T k[8][4];
+      ReadAs<T> k[8][4];
 #pragma unroll
       for (int g = 0; g < 8; ++g) {
-        const T* key = key_at(page * kKvPageTokens + g + 8 * (w * S::kPerWord + part));
+        const KvRow<T> key(key_at(page * kKvPageTokens + g + 8 * (w * S::kPerWord + part)), kDim, slots.codes);
 #pragma unroll
         for (int t = 0; t < 4; ++t) k[g][t] = key[channel + 8 * t];
       }
@@ -108,11 +111,12 @@ __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
   const std::int64_t index = slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head);
   const int first = group * p.s.group_tokens;
   build_group<T, kDim>(
+      p.s,
       [&](int i) {
         const std::int32_t token = unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, first + i);
-        return reinterpret_cast<const T*>(p.keys.base + token * token_bytes(p.s));
+        return p.keys.base + token * token_bytes(p.s);
       },
-      p.s.group_tokens, p.s.mean_abs, levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+      levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
 }
 
 struct CloseArgs {
@@ -135,22 +139,22 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   const int group = length / p.s.group_tokens - 1, first = group * p.s.group_tokens;
   const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
   build_group<T, kDim>(
+      p.s,
       [&](int i) {
-        if (p.s.n_slots > 0)
-          return reinterpret_cast<const T*>(resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length));
+        if (p.s.n_slots > 0) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
         const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], seq_slot, kv_head, first + i);
-        return reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s));
+        return p.pages.base + token * token_bytes(p.s);
       },
-      p.s.group_tokens, p.s.mean_abs, levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+      levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
 }
 
 }  // namespace
 
 std::size_t one_bit_code_bytes(const KvSlots& s, std::size_t heads) {
-  return heads * static_cast<std::size_t>(s.max_pages) * s.token_bytes() + kBehind;
+  return heads * static_cast<std::size_t>(s.max_pages) * s.box_bytes() + kBehind;
 }
 std::size_t one_bit_level_bytes(const KvSlots& s, std::size_t heads) {
-  return heads * static_cast<std::size_t>(one_bit_groups(s)) * s.token_bytes() + kBehind;
+  return heads * static_cast<std::size_t>(one_bit_groups(s)) * s.box_bytes() + kBehind;
 }
 
 void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
@@ -159,11 +163,7 @@ void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables&
   const auto run = [&](void (*kernel)(BuildArgs)) {
     launch(context, "build_one_bit", kernel, grid, dim3(kThreads), 0, BuildArgs{s, keys, b});
   };
-  if (s.head_dim == 128) {
-    run(s.f16 ? build_kernel<__half, 128> : build_kernel<__nv_bfloat16, 128>);
-  } else {
-    run(s.f16 ? build_kernel<__half, 64> : build_kernel<__nv_bfloat16, 64>);
-  }
+  with_kv_type(s, [&]<typename T>(T) { run(s.head_dim == 128 ? build_kernel<T, 128> : build_kernel<T, 64>); });
 }
 
 void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
@@ -172,11 +172,7 @@ void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& s, const KvTables& 
     launch(context, "close_one_bit", kernel, dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kThreads),
            0, CloseArgs{s, pages, c});
   };
-  if (s.head_dim == 128) {
-    run(s.f16 ? close_kernel<__half, 128> : close_kernel<__nv_bfloat16, 128>);
-  } else {
-    run(s.f16 ? close_kernel<__half, 64> : close_kernel<__nv_bfloat16, 64>);
-  }
+  with_kv_type(s, [&]<typename T>(T) { run(s.head_dim == 128 ? close_kernel<T, 128> : close_kernel<T, 64>); });
 }
 
 }  // namespace mneme

@@ -1,6 +1,7 @@
 // One thread block builds one entry of one KV head, a thread per channel. Entries are built once, a few at a time: what
 // counts is that every kind, size and head size is right.
 #include "src/cuda/common.cuh"
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 #include "src/selection/index/unit_entries_cuda.h"
 
@@ -109,7 +110,8 @@ template <typename T, typename F>
 __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&& token) {
   const UnitEntries& e = s.entries;
   std::byte* entry = e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes);
-  const auto key = [&](int c, int i) { return widen(reinterpret_cast<const T*>(token(i))[c]); };
+  using E = ReadAs<T>;
+  const auto key = [&](int c, int i) { return widen(KvRow<T>(token(i), s.head_dim, s.codes)[c]); };
   if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
     build_one_bit(e.kind == EntryKind::kOneBitMeanAbs, e.tokens, s.head_dim, entry, key);
     return;
@@ -117,9 +119,9 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
   for (int c = threadIdx.x; c < s.head_dim; c += kThreads) {
     const auto of_channel = [&](int i) { return key(c, i); };
     if (e.kind == EntryKind::kCentroid) {
-      build_centroid(e.tokens, c, reinterpret_cast<T*>(entry), of_channel);
+      build_centroid(e.tokens, c, reinterpret_cast<E*>(entry), of_channel);
     } else {
-      build_box(e.kind == EntryKind::kCuboidBox, e.tokens, s.head_dim, c, reinterpret_cast<T*>(entry), of_channel);
+      build_box(e.kind == EntryKind::kCuboidBox, e.tokens, s.head_dim, c, reinterpret_cast<E*>(entry), of_channel);
     }
   }
 }
@@ -189,17 +191,21 @@ std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_
 void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys,
                              const CudaContext& context) {
   if (b.stop <= b.first) return;
-  launch(context, "build_unit_entries", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(b.stop - b.first), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
-         BuildArgs{s, keys, b});
+  with_kv_type(s, [&]<typename T>(T) {
+    launch(context, "build_unit_entries", build_kernel<T>,
+           dim3(static_cast<unsigned>(b.stop - b.first), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+           BuildArgs{s, keys, b});
+  });
 }
 
 void close_unit_entries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
                              std::int32_t layer, const CudaContext& context) {
   if (rows.n == 0) return;
-  launch(context, "close_unit_entries", s.f16 ? close_kernel<__half> : close_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(rows.n), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
-         CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer});
+  with_kv_type(s, [&]<typename T>(T) {
+    launch(context, "close_unit_entries", close_kernel<T>,
+           dim3(static_cast<unsigned>(rows.n), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+           CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer});
+  });
 }
 
 }  // namespace mneme

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/ops/attention/attention_page.cuh"
 #include "src/ops/attention/head_dims_cuda.h"
 
@@ -66,16 +67,19 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
 template <typename T, int kDim>
 struct PageKeys {
   using Shape = TileShape<kDim>;
+  using E = ReadAs<T>;
   uint4 wide[kTokenTiles][Shape::kWide];
   uint2 rest[kTokenTiles];
 
-  __device__ __forceinline__ void load(const std::byte* block) {
+  __device__ __forceinline__ void load(const std::byte* block, KvCodes codes) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < kTokenTiles; ++j) {
-      const std::byte* key = block + (j * 8 + g) * PageShape<kDim>::kRowBytes;
+      constexpr int kTokenBytes = std::is_same_v<T, EightBit> ? 2 * kDim + 8 : 4 * kDim;
+      const std::byte* key = block + (j * 8 + g) * kTokenBytes;
+      const KvRow<T> row(key, kDim, codes);
 #pragma unroll
-      for (int k = 0; k < Shape::kWide; ++k) wide[j][k] = __ldcg(reinterpret_cast<const uint4*>(key + k * 64 + t * 16));
+      for (int k = 0; k < Shape::kWide; ++k) wide[j][k] = row.eight(k * 32 + t * 8);
       if constexpr (Shape::kRest) rest[j] = __ldcg(reinterpret_cast<const uint2*>(key + Shape::kWide * 64 + t * 8));
     }
   }
@@ -89,13 +93,13 @@ struct PageKeys {
     for (int k = 0; k < Shape::kWide; ++k) {
       const uint4 low = load_shared(tile_piece<kDim>(tile, g, k * 4 + t)),
                   high = load_shared(tile_piece<kDim>(tile, g + 8, k * 4 + t));
-      const std::uint32_t a[8] = {as_key_type<T>(low.x),  as_key_type<T>(high.x), as_key_type<T>(low.y),
-                                  as_key_type<T>(high.y), as_key_type<T>(low.z),  as_key_type<T>(high.z),
-                                  as_key_type<T>(low.w),  as_key_type<T>(high.w)};
+      const std::uint32_t a[8] = {as_key_type<E>(low.x),  as_key_type<E>(high.x), as_key_type<E>(low.y),
+                                  as_key_type<E>(high.y), as_key_type<E>(low.z),  as_key_type<E>(high.z),
+                                  as_key_type<E>(low.w),  as_key_type<E>(high.w)};
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j) {
-        mma<T>(s[j], a[0], a[1], a[2], a[3], wide[j][k].x, wide[j][k].y);
-        mma<T>(s[j], a[4], a[5], a[6], a[7], wide[j][k].z, wide[j][k].w);
+        mma<E>(s[j], a[0], a[1], a[2], a[3], wide[j][k].x, wide[j][k].y);
+        mma<E>(s[j], a[4], a[5], a[6], a[7], wide[j][k].z, wide[j][k].w);
       }
     }
     if constexpr (Shape::kRest) {
@@ -105,7 +109,7 @@ struct PageKeys {
       const uint2 low = piece(g), high = piece(g + 8);
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j)
-        mma<T>(s[j], as_key_type<T>(low.x), as_key_type<T>(high.x), as_key_type<T>(low.y), as_key_type<T>(high.y),
+        mma<E>(s[j], as_key_type<E>(low.x), as_key_type<E>(high.x), as_key_type<E>(low.y), as_key_type<E>(high.y),
                rest[j].x, rest[j].y);
     }
   }
@@ -150,6 +154,36 @@ __device__ __forceinline__ float2 merged(float2 a, float2 b) {
   return {max, a.y * exp2f(a.x - base) + b.y * exp2f(b.x - base)};
 }
 
+// Writes the mass of the page's tokens below `end`, reduced over the lanes that have rows of one token, and clears it.
+__device__ __forceinline__ void write_token_mass(float (&mass)[kTokenTiles][2], int page_begin, int end, float* out) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float v = mass[j][c];
+      v += __shfl_xor_sync(~0u, v, 4);
+      v += __shfl_xor_sync(~0u, v, 8);
+      v += __shfl_xor_sync(~0u, v, 16);
+      const int token = page_begin + j * 8 + 2 * t + c;
+      if (g == 0 && token < end) out[token] = v;
+      mass[j][c] = 0;
+    }
+}
+
+// Writes s of the one row's query heads, out [group, stride], for the page's tokens below `end`.
+__device__ __forceinline__ void write_head_rows(const float (&s)[kTokenTiles][4], int group, int page_begin, int end,
+                                                float* out, std::int64_t stride) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int token = page_begin + j * 8 + 2 * t + c % 2, head = g + 8 * (c / 2);
+      if (head < group && token < end) out[head * stride + token] = s[j][c];
+    }
+}
+
 template <typename T, int kDim, Kind kKind>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Args p) {
   __shared__ __align__(128) std::uint8_t tiles[2][TileShape<kDim>::kBytes];
@@ -173,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
   const bool one_row = n_rows == 1;
   const int tile_end = one_row ? p.group : n_rows;  // tile rows in total
   const float factor = p.a.scale * kLog2e;
+  const int end = static_cast<int>(min(static_cast<std::int64_t>(length), p.a.mass_stride));  // of tokens written
   const auto tile_of = [&](int i) { return shared_address(tiles) + i % 2 * TileShape<kDim>::kBytes; };
 
   for (int kv_split = blockIdx.x; kv_split * kKvSplitTokens < length; kv_split += gridDim.x) {
@@ -184,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
     PageKeys<T, kDim> keys;
     // A warp without a page computes with another's and discards the result.
     const int page = has_page ? page_begin / kKvPageTokens : begin / kKvPageTokens;
-    keys.load(p.tables.base + static_cast<std::int64_t>(p.tables.blocks[entry + page]) * PageShape<kDim>::kBytes);
+    keys.load(p.tables.base + p.tables.blocks[entry + page] * (token_bytes(p.tables) * kKvPageTokens), p.tables.codes);
 
     // First tile of rows that attend any token of the split; the same for every head of the group.
     const int first_tile = max(0, begin - first_row_slot) / kTileRows, each = row_tiles - first_tile;
@@ -208,19 +243,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
     const auto write_mass = [&](int head) {
       if constexpr (kKind == Kind::kMass) {
         const std::int64_t row = p.a.by == MassBy::kGroup ? kv_head : kv_head * p.group + head;
-        float* out = p.a.mass + mass_at + row * p.a.mass_stride;
-#pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j)
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float v = mass[j][c];
-            v += __shfl_xor_sync(~0u, v, 4);
-            v += __shfl_xor_sync(~0u, v, 8);
-            v += __shfl_xor_sync(~0u, v, 16);
-            const int token = page_begin + j * 8 + 2 * t + c;
-            if (g == 0 && token < length && token < p.a.mass_stride) out[token] = v;
-            mass[j][c] = 0;
-          }
+        write_token_mass(mass, page_begin, end, p.a.mass + mass_at + row * p.a.mass_stride);
       }
     };
 
@@ -259,14 +282,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
       if (one_row && (kKind == Kind::kLse ? p.a.scores != nullptr : p.a.by == MassBy::kQueryHead)) {
         float* out = (kKind == Kind::kLse ? p.a.scores : p.a.mass + mass_at) +
                      static_cast<std::int64_t>(kv_head) * p.group * p.a.mass_stride;
-#pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int token = page_begin + j * 8 + 2 * t + c % 2, row = rows[c / 2];
-            if (row < p.group && token < length && token < p.a.mass_stride)
-              out[row * p.a.mass_stride + token] = s[j][c];
-          }
+        write_head_rows(s, p.group, page_begin, end, out, p.a.mass_stride);
       }
       if constexpr (kKind == Kind::kLse) {
 #pragma unroll
@@ -310,11 +326,13 @@ __global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
 template <Kind kKind>
 void run(const Args& args, int kv_splits, const CudaContext& context) {
   with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
-    const auto kernel = args.tables.f16 ? mass_kernel<__half, kDim, kKind> : mass_kernel<__nv_bfloat16, kDim, kKind>;
-    launch(context, kKind == Kind::kLse ? "attention_lse" : "attention_mass", kernel,
-           dim3(static_cast<unsigned>(kv_splits), static_cast<unsigned>(args.tables.n_kv_heads),
-                static_cast<unsigned>(args.a.n)),
-           dim3(kThreads), 0, args);
+    with_kv_type(args.tables, [&]<typename T>(T) {
+      if constexpr (!std::is_same_v<T, EightBit> || takes_eight_bit(kDim))
+        launch(context, kKind == Kind::kLse ? "attention_lse" : "attention_mass", mass_kernel<T, kDim, kKind>,
+               dim3(static_cast<unsigned>(kv_splits), static_cast<unsigned>(args.tables.n_kv_heads),
+                    static_cast<unsigned>(args.a.n)),
+               dim3(kThreads), 0, args);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/cuda/common.cuh"
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 #include "src/selection/summary/key_frame.h"
 #include "src/selection/summary/sketch.h"
@@ -42,10 +43,10 @@ inline std::size_t page_shared_bytes(const UnitEntries& e, int head_dim) {
 
 // Loads the page's keys less their mean, which goes to `centre`.   token: i -> address of the page's i-th token
 template <typename T, typename F>
-__device__ __forceinline__ void load_page(const PageShared& s, F&& token) {
+__device__ __forceinline__ void load_page(const PageShared& s, KvCodes codes, F&& token) {
   for (int i = threadIdx.x; i < s.n * s.d; i += kSummaryThreads) {
     const int t = i / s.d, c = i % s.d;
-    s.key(t)[c] = widen(reinterpret_cast<const T*>(token(t))[c]);
+    s.key(t)[c] = widen(KvRow<T>(token(t), s.d, codes)[c]);
   }
   __syncthreads();
   for (int c = threadIdx.x; c < s.d; c += kSummaryThreads) {

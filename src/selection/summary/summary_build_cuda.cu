@@ -146,7 +146,7 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
   const PageShared page(page_floats, e.tokens, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
   const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
                     e.frames + index * e.frame_floats};
-  load_page<T>(page, token);
+  load_page<T>(page, s.codes, token);
   if (e.kind == EntryKind::kCentroidSet) {
     const bool finite = cluster_page(page, clusters);
     pack_centroids(page, clusters, finite, entry);
@@ -220,17 +220,20 @@ std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::in
 
 void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
   if (b.stop <= b.first) return;
-  static std::size_t allowed[2] = {kDefaultSharedBytes, kDefaultSharedBytes};
-  launch_on_pages("build_summaries", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>, allowed[s.f16 ? 1 : 0],
-                  b.stop - b.first, s, BuildArgs{s, keys, b}, context);
+  with_kv_type(s, [&]<typename T>(T) {
+    static std::size_t allowed = kDefaultSharedBytes;
+    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, s, BuildArgs{s, keys, b}, context);
+  });
 }
 
 void close_summaries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
                           std::int32_t layer, const CudaContext& context) {
   if (rows.n == 0) return;
-  static std::size_t allowed[2] = {kDefaultSharedBytes, kDefaultSharedBytes};
-  launch_on_pages("close_summaries", s.f16 ? close_kernel<__half> : close_kernel<__nv_bfloat16>, allowed[s.f16 ? 1 : 0],
-                  rows.n, s, CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer}, context);
+  with_kv_type(s, [&]<typename T>(T) {
+    static std::size_t allowed = kDefaultSharedBytes;
+    launch_on_pages("close_summaries", close_kernel<T>, allowed, rows.n, s,
+                    CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer}, context);
+  });
 }
 
 }  // namespace mneme

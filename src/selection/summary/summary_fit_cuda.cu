@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
   const int i = blockIdx.x, kv_head = blockIdx.y, d = p.s.head_dim, n = p.s.entries.tokens;
   const bool centroids = p.s.entries.kind == EntryKind::kCentroidSet;
   const PageShared page(page_floats, n, d, centroids ? p.s.entries.rank : 0);
-  load_page<T>(page, [&](int t) { return p.token(kv_head, i, t); });
+  load_page<T>(page, p.s.codes, [&](int t) { return p.token(kv_head, i, t); });
   bool finite = true;
   if (centroids) {
     finite = cluster_page(page, clusters);
@@ -147,7 +147,7 @@ __device__ void channel_deviations(const Args& p, int kv_head, const float* mean
     float sum = 0;
     for (int t = at / d; t < n; t += groups) {
       const std::byte* key = p.token(kv_head, t / p.s.entries.tokens, t % p.s.entries.tokens);
-      const float x = widen(reinterpret_cast<const T*>(key)[c]) - mean[c];
+      const float x = widen(KvRow<T>(key, d, p.s.codes)[c]) - mean[c];
       sum += isfinite(x) ? x * x : 0.0f;
     }
     atomicAdd(&sums[c], sum);
@@ -313,18 +313,18 @@ void fit_frames_cuda(const FitFrames& f, const KvSlots& s, const KvTables& keys,
                   .centres = reinterpret_cast<float*>(f.scratch + layout.keys),
                   .finite = reinterpret_cast<int*>(f.scratch + layout.keys + layout.centres)};
   const auto heads = static_cast<unsigned>(s.n_kv_heads), d = static_cast<unsigned>(s.head_dim);
-  static std::size_t allowed[3] = {kDefaultSharedBytes, kDefaultSharedBytes, kDefaultSharedBytes};
   const std::size_t page = page_shared_bytes(s.entries, s.head_dim);
-  const auto spread = s.f16 ? spread_kernel<__half> : spread_kernel<__nv_bfloat16>;
-  allow_shared(spread, page, allowed[s.f16 ? 1 : 0], "the shared memory of a page's summary");
-  launch(context, "spread_of_pages", spread, dim3(static_cast<unsigned>(args.pages.n), heads), dim3(kSummaryThreads),
-         page, args);
-  launch(context, "covariance_of_keys", covariance_kernel, dim3((d + kRows - 1) / kRows, heads),
-         dim3(kThreadsOfCovariance), kTile * d * sizeof(float), args);
   const std::size_t basis =
       s.entries.kind == EntryKind::kSketch ? static_cast<std::size_t>(s.entries.rank) * d * sizeof(float) : 0;
-  launch(context, "finish_frames", s.f16 ? finish_kernel<__half> : finish_kernel<__nv_bfloat16>, dim3(heads),
-         dim3(kWide), basis, args);
+  with_kv_type(s, [&]<typename T>(T) {
+    static std::size_t allowed = kDefaultSharedBytes;
+    allow_shared(spread_kernel<T>, page, allowed, "the shared memory of a page's summary");
+    launch(context, "spread_of_pages", spread_kernel<T>, dim3(static_cast<unsigned>(args.pages.n), heads),
+           dim3(kSummaryThreads), page, args);
+    launch(context, "covariance_of_keys", covariance_kernel, dim3((d + kRows - 1) / kRows, heads),
+           dim3(kThreadsOfCovariance), kTile * d * sizeof(float), args);
+    launch(context, "finish_frames", finish_kernel<T>, dim3(heads), dim3(kWide), basis, args);
+  });
 }
 
 }  // namespace mneme

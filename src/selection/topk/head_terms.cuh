@@ -2,6 +2,7 @@
 // a unit's spread.
 #pragma once
 
+#include "src/kv/kv_codes.cuh"
 #include "src/selection/topk/unfused_item.cuh"
 
 namespace mneme::cuda {
@@ -69,18 +70,15 @@ __device__ inline void basis_terms(const UnfusedArgs& p, const Item& item, const
   }
 }
 
-// Key of a token of the sinks or of the window.
-template <typename T>
-__device__ const T* fixed_key(const UnfusedArgs& p, const Item& item, int position, int stored) {
+// Address of a token of the sinks or of the window.
+__device__ inline const std::byte* fixed_token(const UnfusedArgs& p, const Item& item, int position, int stored) {
   const KvSlots& s = p.s;
   if (s.n_slots == 0)
-    return reinterpret_cast<const T*>(
-        p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, position) * token_bytes(s));
+    return p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, position) * token_bytes(s);
   if (position < item.rules.sink)
-    return reinterpret_cast<const T*>(s.slots + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
-                                      position % s.unit_tokens * token_bytes(s));
-  return reinterpret_cast<const T*>(
-      resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored));
+    return s.slots + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
+           position % s.unit_tokens * token_bytes(s);
+  return resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored);
 }
 
 // Sums of exp(alpha q . k) over the part's tokens of sinks and window. Eight lanes take a token, 16 bytes at a time.
@@ -100,10 +98,10 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
     const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
     float dot[kMaxSlotGroup] = {};
-    const T* key = i < tokens.stop ? fixed_key<T>(p, item, position, stored) : nullptr;
+    const std::byte* key = i < tokens.stop ? fixed_token(p, item, position, stored) : nullptr;
     for (int c = own * kEach; c < d && key != nullptr; c += kLanes * kEach) {
-      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
-      const T* values = reinterpret_cast<const T*>(&words);
+      const uint4 words = KvRow<T>(key, d, p.s.codes).eight(c);
+      const auto* values = reinterpret_cast<const ReadAs<T>*>(&words);
 #pragma unroll
       for (int g = 0; g < kMaxSlotGroup; ++g) {
         if (g >= item.n_scored) continue;

@@ -159,10 +159,10 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
   if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
   const PageRegion region = page_region(r.rules, r.length);
   const int n = region.last - region.first, each = eights((n + p.blocks - 1) / p.blocks), begin = min(n, rank * each);
-  const std::int64_t bytes = min(n - begin, each) * token_bytes(p.s), piece = 8 * token_bytes(p.s);
+  const std::int64_t bytes = min(n - begin, each) * box_bytes(p.s), piece = 8 * box_bytes(p.s);
   const std::byte* from =
       p.s.boxes +
-      (slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_pages + region.first + begin) * token_bytes(p.s);
+      (slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_pages + region.first + begin) * box_bytes(p.s);
   for (std::int64_t at = threadIdx.x * piece; at < bytes; at += kThreads * piece)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
                  "r"(static_cast<std::uint32_t>(min(piece, bytes - at))));

@@ -361,9 +361,10 @@ void score_centroids(const UnfusedArgs& a, const CudaContext& context) {
 }  // namespace
 
 void compute_head_terms_cuda(const UnfusedArgs& a, const CudaContext& context) {
-  launch(context, "head_terms", a.s.f16 ? terms_kernel<__half> : terms_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), kTermParts), dim3(kThreads),
-         static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  with_kv_type(a.s, [&]<typename T>(T) {
+    launch(context, "head_terms", terms_kernel<T>, dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), kTermParts),
+           dim3(kThreads), static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  });
 }
 
 void score_summaries_cuda(const UnfusedArgs& a, const CudaContext& context) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme {
@@ -39,7 +40,7 @@ __device__ __forceinline__ const std::byte* listed_key(const Args& p, const Item
   const std::int32_t* table = t.blocks + table_at(t, p.k.tables_layer, item.seq_slot, item.kv_head);
   const std::int64_t token =
       t.of_tokens ? table[at] : std::int64_t{table[at / kKvPageTokens]} * kKvPageTokens + at % kKvPageTokens;
-  return t.base + token * (std::int64_t{4} * t.head_dim);
+  return t.base + token * token_bytes(t);
 }
 
 template <typename T>
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
   const auto* q = static_cast<const __nv_bfloat16*>(p.k.q) + head * d;
   float* scores = p.scores + head * p.k.stride;
   for (int at = static_cast<int>(blockIdx.x) * kWarps + warp; at < item.n; at += static_cast<int>(gridDim.x) * kWarps) {
-    const auto* key = reinterpret_cast<const T*>(listed_key(p, item, at));
+    const KvRow<T> key(listed_key(p, item, at), d, p.s.codes);
     float k[kMaxChannels] = {};
 #pragma unroll
     for (int i = 0; i < kMaxChannels; ++i)
@@ -149,8 +150,10 @@ void keep_top_p_cuda(const KeepTopP& k, const KvSlots& s, std::int32_t slot_laye
                   reinterpret_cast<float*>(k.scratch)};
   const int items = k.rows.n * s.n_kv_heads;
   const int blocks = std::clamp(8 * sm_count() / items, 1, static_cast<int>(k.stride) / kWarps + 1);
-  launch(context, "top_p_scores", s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads), 0, args);
+  with_kv_type(s, [&]<typename T>(T) {
+    launch(context, "top_p_scores", score_kernel<T>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)),
+           dim3(kThreads), 0, args);
+  });
   launch(context, "keep_top_p", keep_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, args);
 }
 

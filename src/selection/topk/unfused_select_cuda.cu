@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/topk/unfused_rank.cuh"
 
@@ -48,8 +49,8 @@ __device__ __forceinline__ void write_random_scores(const Args& p, const Item& i
 struct Channels {
   float v[kMaxChannels];
 };
-template <typename T>
-__device__ __forceinline__ Channels load_channels(const T* vector, int d) {
+template <typename V>
+__device__ __forceinline__ Channels load_channels(const V& vector, int d) {
   Channels k{};
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -137,18 +138,19 @@ __device__ void score_keys(const Args& p, const Item& item, const float* q, int 
   const int n_tokens = tokens_of_unit(item), first = (item.first + u) * n_tokens;
   score_tokens(p, item, q, u, n_tokens, false, [&](int t) {
     const std::int64_t token = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, first + t);
-    return load_channels(reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s)), p.s.head_dim);
+    return load_channels(KvRow<T>(p.pages.base + token * token_bytes(p.s), p.s.head_dim, p.s.codes), p.s.head_dim);
   });
 }
 
 // Key of a stored token. This step's own is not in the sequence's pages yet where these are in host memory.
 template <typename T>
-__device__ __forceinline__ const T* stored_key(const Args& p, const Item& item, int token) {
-  if (p.s.n_slots > 0 && token == item.stored - 1)
-    return reinterpret_cast<const T*>(
-        resident_token(p.s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored));
-  const std::int64_t at = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, token);
-  return reinterpret_cast<const T*>(p.pages.base + at * token_bytes(p.s));
+__device__ __forceinline__ KvRow<T> stored_key(const Args& p, const Item& item, int token) {
+  const KvSlots& s = p.s;
+  const std::byte* at =
+      s.n_slots > 0 && token == item.stored - 1
+          ? resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored)
+          : p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, token) * token_bytes(s);
+  return KvRow<T>(at, s.head_dim, s.codes);
 }
 
 template <typename T>
@@ -167,7 +169,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
     });
     return;
   }
-  const auto* entry = reinterpret_cast<const T*>(entries + static_cast<std::int64_t>(item.first + u) * e.bytes);
+  const auto* entry = reinterpret_cast<const ReadAs<T>*>(entries + static_cast<std::int64_t>(item.first + u) * e.bytes);
   const bool box = e.kind != EntryKind::kCentroid;
   const Channels high = load_channels(entry, d), low = box ? load_channels(entry + d, d) : Channels{};
   for (int g = 0; g < item.n_scored; ++g) {
@@ -317,9 +319,10 @@ void run(Args a, bool pools_layers, const CudaContext& context) {
     score_summaries_cuda(a, context);
   } else {
     const int blocks = std::clamp(8 * sm_count() / items, 1, (a.s.max_units() + kWarps - 1) / kWarps);
-    launch(context, "score_units", a.s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
-           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
-           static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+    with_kv_type(a.s, [&]<typename T>(T) {
+      launch(context, "score_units", score_kernel<T>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)),
+             dim3(kThreads), static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+    });
   }
   if (pools_layers) {
     launch(context, "pool_heads", pool_heads_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "src/base/error.h"
-#include "src/base/mapped_file.h"
 #include "src/base/size32.h"
 #include "src/engine/session/session_store.h"
 
@@ -105,7 +104,18 @@ std::int64_t SlotFiles::save(std::int32_t slot, const std::string& name) {
   return on_file(name, [&](const std::filesystem::path& path) { return save_to(path, slot); });
 }
 
+// Ranks write their parts at once, between two steps.
+std::int64_t SlotFiles::save_by_ranks(const std::filesystem::path& path, std::int32_t slot) {
+  return answer_of(loop_, [&](SequenceKeeper& keeper) {
+    Saved saved = begin(keeper, slot);
+    const std::int64_t n_tokens = saved.content.tokens.size();
+    save_sequence(keeper.model(), saved.id, std::move(saved.content), path, Links::kRefused);
+    return n_tokens;
+  });
+}
+
 std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t slot) {
+  if (loop_.model().engine->ranks() != nullptr) return save_by_ranks(path, slot);
   const Saved saved = answer_of(loop_, [slot](SequenceKeeper& keeper) { return begin(keeper, slot); });
   // A copy of 16 MiB takes a few milliseconds: about as long as the shortest step.
   constexpr std::size_t kPieceBytes = 16 << 20;
@@ -127,11 +137,13 @@ std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t 
 std::int64_t SlotFiles::restore(std::int32_t slot, const std::string& name) {
   return on_file(name, [&](const std::filesystem::path& path) {
     answer_of(loop_, [slot](SequenceKeeper& keeper) { return keeper.slot(slot).n_tokens; });  // there is such a slot
-    const MappedFile bytes(path, Links::kRefused);
-    const SessionFile session = SessionFile::parse(bytes.bytes(), name);
+    const SavedSequence session(path, 0, 1, Links::kRefused);
     expect_exact_prompts(session.content());
     return answer_of(loop_, [&](SequenceKeeper& keeper) {
-      const RestoredSequence restored = restore_sequence(keeper.model(), session, name);
+      const RunningModel& model = keeper.model();
+      const RestoredSequence restored = model.engine->ranks() == nullptr
+                                            ? adopt_saved(model, session, name)
+                                            : restore_sequence(model, path, Links::kRefused);
       keeper.put(slot, restored);
       return std::ssize(restored.content.tokens);
     });

@@ -36,6 +36,10 @@ TEST(DoctorDevice, BoundsAStepByWhatItReads) {
   EXPECT_NEAR(1e3 / o.device.tokens_per_second, 7.0, 0.1);  // docs/design/cuda.md's floor
   EXPECT_NEAR(1e3 / o.host.tokens_per_second, 316, 2);      // 17.2 GB through the link
   EXPECT_NEAR(1e3 / o.selected.tokens_per_second, 3.5, 0.1);
+  const DeviceOutlooks eight = device_outlooks(device_of(141), shape, 131072, 1, 64 * kGiB, DType::kInt8);
+  EXPECT_NEAR(static_cast<double>(eight.host.host_needed) / static_cast<double>(o.host.host_needed), 264.0 / 512, 1e-6);
+  EXPECT_LT(eight.host.device_needed, o.host.device_needed + kGiB);
+  EXPECT_NEAR(1e3 / eight.device.tokens_per_second, 5.2, 0.1);
   const DeviceOutlooks four = device_outlooks(device_of(141), shape, 32768, 4, 64 * kGiB);
   EXPECT_GT(four.device.tokens_per_second, 2 * o.device.tokens_per_second);
 }

@@ -30,7 +30,7 @@ json run_json(std::vector<std::string> arguments) {
 }
 
 TEST(Eval, NeedsNoProseAndTellsEverythingThatWasSet) {
-  const json out = run_json(small({}, {"--methods", "full,window,fier:group=64", "--budgets", "256", "--json"}));
+  const json out = run_json(small({}, {"--methods", "full,window,fier:group=64", "--kv-budget", "256", "--json"}));
   EXPECT_EQ(out.at("settings").at("prose"), "generated");
   EXPECT_EQ(out.at("settings").at("question"), "decode");
   EXPECT_EQ(out.at("origin").at("command")[0], "mneme");
@@ -159,6 +159,9 @@ TEST(Eval, MarksTheQuestionOfAPrompt) {
 }
 
 TEST(Eval, SaysWhatIsMissing) {
+  const Outcome twice = mneme(small({}, {"--kv-budget", "256", "--budgets", "512"}));
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_THAT(twice.err, HasSubstr("--kv-budget and --budgets: expected one of the two"));
   const Outcome none = mneme({"eval", "--tasks", "number"});
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("--model"));

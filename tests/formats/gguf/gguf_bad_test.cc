@@ -39,6 +39,13 @@ auto mixture(std::function<void(GgufBuilder&)> change) {
   };
 }
 
+auto gpt_oss(std::function<void(GgufBuilder&)> change) {
+  return [change](GgufBuilder& b) {
+    b = GgufBuilder::gpt_oss();
+    change(b);
+  };
+}
+
 std::vector<BadCase> container_cases() {
   const auto nothing = [](GgufBuilder&) {};
   return {
@@ -280,6 +287,36 @@ std::vector<BadCase> config_cases() {
          b.add("blk.0.ffn_gate_inp.weight", {64, 5}, 0);
        }),
        ErrorKind::kFormat, "'blk.0.ffn_gate_inp.weight': expected [4, 64]"},
+      {"pattern_one_short",
+       gpt_oss([](GgufBuilder& b) {
+         b.set_array("gpt-oss.attention.sliding_window_pattern", 5, std::vector<std::int32_t>{1});
+       }),
+       ErrorKind::kFormat, "kinds of layers: expected 2, found 1"},
+      {"layers_with_a_window_of_no_size", gpt_oss([](GgufBuilder& b) { b.erase("gpt-oss.attention.sliding_window"); }),
+       ErrorKind::kFormat, "sliding window: expected 1 to"},
+      {"sinks_missing", gpt_oss([](GgufBuilder& b) { b.erase_tensor("blk.1.attn_sinks.weight"); }), ErrorKind::kFormat,
+       "'blk.1.attn_sinks.weight' is missing"},
+      {"sinks_of_kv_heads", gpt_oss([](GgufBuilder& b) {
+         b.erase_tensor("blk.1.attn_sinks.weight");
+         b.add("blk.1.attn_sinks.weight", {2}, 0);
+       }),
+       ErrorKind::kFormat, "'blk.1.attn_sinks.weight': expected [4]"},
+      {"biases_of_fewer_experts", gpt_oss([](GgufBuilder& b) {
+         b.erase_tensor("blk.0.ffn_up_exps.bias");
+         b.add("blk.0.ffn_up_exps.bias", {32, 3}, 0);
+       }),
+       ErrorKind::kFormat, "'blk.0.ffn_up_exps.bias': expected [4, 32]"},
+      {"experts_in_half_blocks_of_mxfp4", gpt_oss([](GgufBuilder& b) {
+         b.erase_tensor("blk.0.ffn_down_exps.weight");
+         b.add("blk.0.ffn_down_exps.weight", {48, 64, 4}, 39);
+       }),
+       ErrorKind::kFormat, "rows of tensor 'blk.0.ffn_down_exps.weight' have 48 elements; mxfp4 needs a multiple of 32"},
+      {"temperature_without_context",
+       [](GgufBuilder& b) {
+         b.rename_architecture("mistral3");
+         b.set("mistral3.attention.temperature_scale", 0.1f);
+       },
+       ErrorKind::kFormat, "mistral3.rope.scaling.original_context_length"},
       {"no_epsilon", drop("llama.attention.layer_norm_rms_epsilon"), ErrorKind::kFormat, "epsilon"},
       {"epsilon_0", set("llama.attention.layer_norm_rms_epsilon", 0.0f), ErrorKind::kFormat, "epsilon"},
       {"epsilon_nan", set("llama.attention.layer_norm_rms_epsilon", nan), ErrorKind::kFormat, "epsilon"},

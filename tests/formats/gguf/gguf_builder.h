@@ -10,6 +10,7 @@
 
 #include "src/base/rng.h"
 #include "src/formats/gguf/gguf_types.h"
+#include "tests/ops/gemm/scale_offsets.h"
 
 namespace mneme::test {
 
@@ -165,11 +166,34 @@ class GgufBuilder {
     return b;
   }
 
-  void rename_architecture(const std::string& to) {
+  // gpt-oss of 4 experts, 2 used, the first layer with a window.
+  static GgufBuilder gpt_oss() {
+    GgufBuilder b = mixture();
+    b.rename_architecture("qwen3moe", "gpt-oss");
+    b.set("gpt-oss.attention.sliding_window", 16u);
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string p = "blk." + std::to_string(layer) + ".";
+      for (const char* name : {"attn_q_norm.weight", "attn_k_norm.weight", "ffn_norm.weight"}) b.erase_tensor(p + name);
+      b.add(p + "post_attention_norm.weight", {64}, 0);
+      b.add(p + "attn_sinks.weight", {4}, 0);
+      b.add(p + "attn_q.bias", {128}, 0);
+      b.add(p + "attn_k.bias", {64}, 0);
+      b.add(p + "attn_v.bias", {64}, 0);
+      b.add(p + "attn_output.bias", {64}, 0);
+      b.add(p + "ffn_gate_inp.bias", {4}, 0);
+      b.add(p + "ffn_gate_exps.bias", {32, 4}, 0);
+      b.add(p + "ffn_up_exps.bias", {32, 4}, 0);
+      b.add(p + "ffn_down_exps.bias", {64, 4}, 0);
+    }
+    return b;
+  }
+
+  void rename_architecture(const std::string& from, const std::string& to) {
     set("general.architecture", to.c_str());
     for (auto& [key, value] : entries)
-      if (key.starts_with("llama.")) key = to + key.substr(5);
+      if (key.starts_with(from + ".")) key = to + key.substr(from.size());
   }
+  void rename_architecture(const std::string& to) { rename_architecture("llama", to); }
 
   void set_tokenizer(std::size_t n) {
     std::vector<std::string> tokens = {"<|bos|>", "<|end|>"};
@@ -217,24 +241,6 @@ class GgufBuilder {
   }
 
  private:
-  // Offsets of the f16 scales in a block, the minimum behind the scale.
-  static std::vector<std::size_t> scales_of(DType dtype) {
-    switch (dtype) {
-      case DType::kQ4_1:
-      case DType::kQ5_1:
-      case DType::kQ4_K:
-      case DType::kQ5_K:
-        return {0, 2};
-      case DType::kQ2_K:
-        return {80, 82};
-      case DType::kQ3_K:
-        return {108};
-      case DType::kQ6_K:
-        return {208};
-      default:
-        return {0};
-    }
-  }
   std::string random_block(DType dtype) {
     std::string out;
     while (out.size() < static_cast<std::size_t>(dtype_info(dtype).bytes)) out += static_cast<char>(rng_.below(256));
@@ -242,7 +248,7 @@ class GgufBuilder {
       out[0] = 122;  // 2^-6
       return out;
     }
-    const std::vector<std::size_t> scales = scales_of(dtype);
+    const std::vector<std::size_t> scales = scale_offsets(dtype);
     // 2^-5, and -7 * 2^-5; 2^-12 where six-bit scales multiply them.
     const bool super = dtype_info(dtype).block > 32;
     out.replace(scales[0], 2, raw<std::uint16_t>(super ? 0x0c00 : 0x2800));

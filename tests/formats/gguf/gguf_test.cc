@@ -255,6 +255,11 @@ TEST(Gguf, SeedsOfTheFuzzerAreWhole) {
     const std::string bytes = read_file(folder + name);
     EXPECT_EQ(open_gguf(as_bytes(bytes), name)->tensors().size(), 11u) << name;
   }
+  for (const auto& [name, architecture] :
+       {std::pair{"gpt_oss.gguf", Architecture::kGptOss}, {"mistral3.gguf", Architecture::kMistral3}}) {
+    const std::string bytes = read_file(folder + name);
+    EXPECT_EQ(open_gguf(as_bytes(bytes), name)->config().architecture, architecture) << name;
+  }
   const std::string part = read_file(folder + "part.gguf");
   expect_error(ErrorKind::kFormat, {"part 1 of 2"}, [&] { open_gguf(as_bytes(part), "part.gguf"); });
 }

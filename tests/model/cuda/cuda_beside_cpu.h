@@ -36,6 +36,7 @@ struct Both {
                  .max_sequences = 4,
                  .max_context = m.max_context(),
                  .store = store,
+                 .kv_dtype = kv_dtype,
                  .audit_every = audit}),
         pool(forward.make_pool(m.kv_shape(kv_dtype), 200 * m.kv_shape(kv_dtype).blocks_per_page())),
         host(m, kv_dtype, cpu, 200) {

@@ -14,12 +14,13 @@ struct Method {
   const char* name;
   const char* overrides;
 };
-std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::int32_t budget) {
+std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::int32_t budget,
+                                     DType kv_dtype = DType::kBF16) {
   const bool once =
       compile(make_recipe(m.name, {}), method_shape(model.config()))->recipe.rows == MassRows(LastRows{32});
   Recipe recipe = make_recipe(m.name, {.budget = budget, .recent = once ? 16 : 8});
   apply_overrides(m.overrides, recipe);
-  return compile(recipe, method_shape(model.config()));
+  return compile(recipe, method_shape(model.config(), kv_dtype));
 }
 
 // A sequence on the device and on the CPU, with the same tokens at all times: the device's drops are applied to both.
@@ -32,14 +33,17 @@ struct Sequence {
 class CudaDropTest : public CudaTest {
  protected:
   void make(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, KvStore store,
-            std::int32_t max_sequences = 6) {
+            std::int32_t max_sequences = 6, DType kv_dtype = DType::kBF16) {
+    tolerance_ = is_eight_bit(kv_dtype) ? 2 * kTolerance : kTolerance;  // codes next to a rounding limit differ
     model_ = Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu_);
     Stream loading = Stream::make();
-    device_ = std::make_unique<CudaForward>(
-        *model_, CudaWeights::load(*model_, loading), Stream::make(),
-        CudaForwardOptions{
-            .max_rows = 512, .max_sequences = max_sequences, .max_context = model_->max_context(), .store = store});
-    const KvShape shape = model_->kv_shape(DType::kBF16);
+    device_ = std::make_unique<CudaForward>(*model_, CudaWeights::load(*model_, loading), Stream::make(),
+                                            CudaForwardOptions{.max_rows = 512,
+                                                               .max_sequences = max_sequences,
+                                                               .max_context = model_->max_context(),
+                                                               .store = store,
+                                                               .kv_dtype = kv_dtype});
+    const KvShape shape = model_->kv_shape(kv_dtype);
     pool_device_ = device_->make_pool(shape, 200 * shape.blocks_per_page());
     pool_here_ = std::make_unique<PagePool>(shape, 200 * shape.blocks_per_page());
     host_ = std::make_unique<Forward>(*model_, cpu_);
@@ -59,7 +63,7 @@ class CudaDropTest : public CudaTest {
     const auto tokens = next(n);
     const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_device, left),
                              want = step_of(*host_, s.here, tokens, phase, &s.method_here, left);
-    ASSERT_LE(relative_error(got, want), kTolerance) << "after " << s.there.length() << " tokens";
+    ASSERT_LE(relative_error(got, want), tolerance_) << "after " << s.there.length() << " tokens";
     const bool drops_there = phase == RowPhase::kDecode && s.method_device.plan().observed_rows() != 0 &&
                              CudaDrops::takes(s.method_device, s.there);
     if (!drops_there) compare_pending(s);
@@ -177,6 +181,7 @@ class CudaDropTest : public CudaTest {
   ThreadPool threads_{std::min(available_cpus(), 8)};
   CpuContext cpu_{.pool = &threads_};
   std::unique_ptr<Model> model_;
+  double tolerance_ = kTolerance;
   std::unique_ptr<PagePool> pool_device_, pool_here_;  // outlive the forward passes' use of them
   std::unique_ptr<CudaForward> device_;
   std::unique_ptr<Forward> host_;
@@ -241,6 +246,25 @@ TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
       }
       EXPECT_GT(there.prefill_end_seconds, 0);
     }
+}
+
+TEST_F(CudaDropTest, EightBits) {
+  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+    for (const DType type : {DType::kInt8, DType::kFp8})
+      for (const Method& m : {Method{"snapkv", ""}, Method{"h2o", ""}, Method{"tova", ""}}) {
+        SCOPED_TRACE(::testing::Message()
+                     << m.name << " " << dtype_name(type) << (store == KvStore::kHost ? ", host" : ", device"));
+        next_ = 0, kept_ = same_ = 0, budgets_.clear();
+        make(8, 2, type == DType::kFp8 ? 64 : 128, store, 6, type);
+        Sequence s = sequence(plan_for(*model_, m, 96, type));
+        step(s, 200, RowPhase::kPrefill, 0);
+        for (int i = 0; i < 30; ++i) step(s, 1);
+        step(s, 50, RowPhase::kPrefill, 0);
+        for (int i = 0; i < 3; ++i) step(s, 1);
+        if (HasFatalFailure()) return;
+        ASSERT_TRUE(s.there.dropped());
+        EXPECT_GE(static_cast<double>(same_), 0.9 * static_cast<double>(kept_)) << "of " << kept_;
+      }
 }
 
 // Other groups, and as many query heads as KV heads.

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 ModelConfig config_of(Architecture architecture) {
   ModelConfig c = small_config(architecture);
   c.n_kv_heads = 4;
-  c.vocab = 51;  // no rank count divides it
+  c.vocab = 151;  // parts of 64: the last of two has 23, the last of four none
   return c;
 }
 
@@ -78,7 +78,7 @@ std::vector<float> of_rank(Collective& ranks, Architecture architecture, const s
   ThreadPool threads(1);
   const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
   const auto model = Model::load(rank_checkpoint(checkpoint_of(architecture), ranks.rank(), ranks.size()), {}, context);
-  RankForward forward(*model, context, ranks);
+  Forward forward(*model, context, &ranks);
   return logits_of(*model, forward, method);
 }
 
@@ -116,6 +116,25 @@ TEST(RankForward, LogitsOfSeveralRanksAreThoseOfOne) {
   }
 }
 
+// Layers over ranks add nothing up: the same bits.
+TEST(RankForward, LogitsOfLayersOverRanksAreThoseOfOne) {
+  for (const char* method : {"", "quest:budget=128,sink=32,recent=32,dense=none", "tova:budget=96,recent=48"}) {
+    const std::vector<float> expected = one_rank(Architecture::kQwen3, method);
+    EXPECT_THAT(in_threads(2,
+                           [&](Collective& ranks) {
+                             ThreadPool threads(1);
+                             const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+                             const auto model = Model::load(
+                                 stage_checkpoint(checkpoint_of(Architecture::kQwen3), ranks.rank(), 2), {}, context);
+                             Forward forward(*model, context, &ranks, RankSplit::kLayers);
+                             EXPECT_EQ(logits_of(*model, forward, method), expected) << method;
+                           }),
+                Each(""));
+  }
+  EXPECT_THAT(error_message(ErrorKind::kOption, [] { stage_checkpoint(checkpoint_of(Architecture::kLlama), 0, 99); }),
+              HasSubstr("--pipeline-parallel-size 99: the model has"));
+}
+
 TEST(RankForward, EveryDenseArchitecture) {
   for (const Architecture a :
        {Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3, Architecture::kMistral3}) {
@@ -150,7 +169,7 @@ TEST(RankForward, RanksWithOtherStepsFindOut) {
     ThreadPool threads(1);
     const CpuContext context{.pool = &threads};
     const auto model = Model::load(rank_checkpoint(checkpoint_of(Architecture::kLlama), ranks.rank(), 2), {}, context);
-    RankForward forward(*model, context, ranks);
+    Forward forward(*model, context, &ranks);
     PagePool pool(model->kv_shape(DType::kBF16), model->kv_shape(DType::kBF16).blocks_per_page());
     SequenceCache cache(pool);
     cache.extend(1);

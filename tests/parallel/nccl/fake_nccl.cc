@@ -111,6 +111,12 @@ int ncclAllGather(const void* from, void* to, std::size_t n, int, void* comm, vo
     return parts;
   });
 }
+int ncclSend(const void*, std::size_t, int, int, void*, void*) {
+  return 0;
+}
+int ncclRecv(void*, std::size_t, int, int, void*, void*) {
+  return 0;
+}
 #ifndef FAKE_WITHOUT_BROADCAST
 int ncclBroadcast(const void* from, void* to, std::size_t n, int, int root, void* comm, void*) {
   auto* c = static_cast<Comm*>(comm);

@@ -99,6 +99,7 @@ void CudaRetrieval::describe(std::int32_t n_heads) {
   view_.max_listed = needs_.max_listed;
   view_.select_tokens = needs_.keys.select_tokens;
   view_.f16 = shape_.dtype == DType::kF16;
+  view_.codes = kv_codes_of(shape_.dtype);
   view_.delay_us = options_.delay_us;
 }
 
@@ -121,7 +122,7 @@ void CudaRetrieval::allocate_slots() {
 }
 
 void CudaRetrieval::allocate_index() {
-  const std::size_t heads = sizes().heads, token_bytes = shape_.token_bytes();
+  const std::size_t heads = sizes().heads, box_bytes = view_.box_bytes();
   if (view_.group_tokens > 0) {
     ArenaLayout keys;
     keys.add(view_.keys.codes, one_bit_code_bytes(view_, heads));
@@ -147,13 +148,13 @@ void CudaRetrieval::allocate_index() {
     frames_ = DeviceBuffer(fit_frames_scratch_bytes(view_), "keys that frames are fitted to");
   } else if (!needs_.two_parts && !needs_.keys.by_token) {
     // A warp reads 16 boxes at a time, valid or not.
-    index_ = DeviceBuffer((heads * static_cast<std::size_t>(view_.max_pages) + kBoxesBeyond) * token_bytes,
-                          "boxes of pages");
+    index_ =
+        DeviceBuffer((heads * static_cast<std::size_t>(view_.max_pages) + kBoxesBeyond) * box_bytes, "boxes of pages");
     view_.boxes = index_.data();
     // The unfused selection reads the same boxes.
     view_.entries = {.kind = EntryKind::kMinMaxBox,
                      .tokens = kPageTokens,
-                     .bytes = static_cast<std::int32_t>(token_bytes),
+                     .bytes = static_cast<std::int32_t>(box_bytes),
                      .most = view_.max_pages,
                      .data = view_.boxes};
   }
@@ -247,7 +248,8 @@ void CudaRetrieval::allocate_dense(const Stream& stream) {
                    .max_pages = view_.max_pages,
                    .n_kv_heads = shape_.n_kv_heads,
                    .head_dim = shape_.head_dim,
-                   .f16 = view_.f16};
+                   .f16 = view_.f16,
+                   .codes = view_.codes};
   if (n_dense_ == 0 || in_pages_) return;
   const auto blocks = static_cast<std::size_t>(n_dense_) * static_cast<std::size_t>(options_.n_seq_slots) *
                       static_cast<std::size_t>(dense_tables_.sequence_stride);

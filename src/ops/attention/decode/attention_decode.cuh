@@ -6,7 +6,8 @@
 #pragma once
 
 #include "src/ops/attention/attention_cuda.h"
-#include "src/ops/attention/attention_page.cuh"
+#include "src/ops/attention/attention_page_eight.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme::cuda::decode {
 
@@ -130,9 +131,10 @@ __device__ __forceinline__ int item_of(const int* first, int n_items, int page) 
 }
 
 // Masks scores of tokens outside of the item or without a bit in `there`, and converts to base 2.
+template <typename Page>
 __device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Args& p, const Item& item, int page,
                                             std::uint32_t there) {
-  const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens, from = item.from;
+  const int at = (item.first_page + page) * kKvPageTokens, from = item.from;
   const float factor = p.a.scale * kLog2e;
   if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length && there == ~0u) {  // most pages
 #pragma unroll
@@ -149,7 +151,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Ar
   for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int token = at + j * 8 + 2 * t + i % 2;
+      const int token = at + Page::token_of(j, i % 2);
       const bool seen = token >= from && token < item.length && (there >> (token - at) & 1) != 0;
       float v = s[j][i] * factor;
       if (weights != nullptr && seen) v += weights[token] * kLog2e;
@@ -158,14 +160,13 @@ __device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Ar
 }
 
 // The item's queries.
-template <typename T, int kDim>
-__device__ __forceinline__ void load_item_queries(std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4], const Args& p,
-                                                  const Item& item) {
+template <typename Page>
+__device__ __forceinline__ void load_item_queries(typename Page::Queries& q, const Args& p, const Item& item) {
+  constexpr int kDim = Page::kDim;
   const int g = threadIdx.x % kWarp / 4;
   const auto* first = static_cast<const __nv_bfloat16*>(p.a.q) +
                       (static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group) * kDim;
-  load_queries<T, kDim>(q, g < p.group ? first + g * kDim : nullptr,
-                        g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
+  Page::load_queries(q, g < p.group ? first + g * kDim : nullptr, g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
 }
 
 // LSE merge of `n` parts of one row, 128 columns at a time; a lane has columns 4 lane .. 4 lane + 3 of these, or none.
@@ -242,23 +243,32 @@ struct PartialRow {
 };
 
 // Floats in a warp's ring.
-template <int kDim>
+template <typename Page>
 __device__ __forceinline__ int ring_numbers(const Args& p) {
-  return p.n_stages * PageShape<kDim>::kBytes / static_cast<int>(sizeof(float));
+  return p.n_stages * Page::kBytes / static_cast<int>(sizeof(float));
 }
 
 // Merges each row over the thread block's warps; one warp calls take(row, first column, merged). Warp i's rows go to
 // `shared` + i * stride floats, its own ring until here, shared by all warps from here on.
-template <int kDim, typename Take>
-__device__ __forceinline__ void merge_warps(int group, const RunningRows<kDim>& rows, float* shared, int stride,
+template <typename Page, typename Take>
+__device__ __forceinline__ void merge_warps(int group, const RunningRows<Page::kDim>& rows, float* shared, int stride,
                                             float2* ml, Take&& take) {
+  constexpr int kDim = Page::kDim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const int g = lane / 4, t = lane % 4;
   float* mine = shared + warp * stride;
 #pragma unroll
   for (int i = 0; i < PageShape<kDim>::kValueTiles; ++i) {
-    *reinterpret_cast<float2*>(mine + g * kDim + i * 8 + 2 * t) = {rows.out[i][0], rows.out[i][1]};
-    if (group > 8) *reinterpret_cast<float2*>(mine + (g + 8) * kDim + i * 8 + 2 * t) = {rows.out[i][2], rows.out[i][3]};
+    const int first = Page::channel_of(i, 0), second = Page::channel_of(i, 1);
+    const auto put = [&](float* row, float a, float b) {
+      if (second == first + 1) {
+        *reinterpret_cast<float2*>(row + first) = {a, b};
+      } else {
+        row[first] = a, row[second] = b;
+      }
+    };
+    put(mine + g * kDim, rows.out[i][0], rows.out[i][1]);
+    if (group > 8) put(mine + (g + 8) * kDim, rows.out[i][2], rows.out[i][3]);
   }
   if (t == 0) {
     ml[warp * kRows + g] = {rows.max[0], rows.sum[0]};
@@ -282,13 +292,14 @@ struct ItemPages {
 
 // Writes the thread block's result for its KV split: to the output if the item has no other split, else to the partial
 // results, which the last thread block to arrive merges.
-template <int kDim>
+template <typename Page>
 __device__ void finish_kv_split(const Args& p, const Item& item, const ItemPages& pages, const Split& split,
-                                const RunningRows<kDim>& rows, float* shared, float2* ml) {
+                                const RunningRows<Page::kDim>& rows, float* shared, float2* ml) {
+  constexpr int kDim = Page::kDim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const bool whole = pages.begin == 0 && pages.end == item.n_pages;
   const int slot = blockIdx.x * 2 + (pages.begin > 0 ? 0 : 1);
-  merge_warps<kDim>(p.group, rows, shared, ring_numbers<kDim>(p), ml, [&](int row, int column, const Merged& m) {
+  merge_warps<Page>(p.group, rows, shared, ring_numbers<Page>(p), ml, [&](int row, int column, const Merged& m) {
     if (whole) {
       write_row<kDim>(p, item, row, column, lane, m);
       return;
@@ -359,6 +370,20 @@ Shape shape_of(void (*kernel)(Params...), int page_bytes) {
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "decode attention's shared memory");
   return {n_warps, kStages, static_cast<std::size_t>(bytes)};
+}
+
+// Calls f with the type of a page, as std::type_identity.
+template <typename F>
+void with_page(const KvTables& tables, F&& f) {
+  with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    if (tables.codes == KvCodes::kNone) {
+      tables.f16 ? f(std::type_identity<HalfPage<__half, kDim>>())
+                 : f(std::type_identity<HalfPage<__nv_bfloat16, kDim>>());
+    } else if constexpr (takes_eight_bit(kDim)) {
+      tables.codes == KvCodes::kInt8 ? f(std::type_identity<EightBitPage<KvCodes::kInt8, kDim>>())
+                                     : f(std::type_identity<EightBitPage<KvCodes::kFp8, kDim>>());
+    }
+  });
 }
 
 // Tables of single tokens.

@@ -3,7 +3,6 @@
 
 #include "src/offload/kv_slots_cuda.h"
 #include "src/ops/attention/decode/attention_decode.cuh"
-#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -20,8 +19,9 @@ __device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& it
   return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
 }
 
-template <typename T, int kDim, TableKind kKind>
+template <typename Page, TableKind kKind>
 struct KvSplit {  // one item's part of a thread block's work
+  static constexpr int kDim = Page::kDim;
   static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   const Args& p;
   const Item& item;
@@ -67,15 +67,9 @@ struct KvSplit {  // one item's part of a thread block's work
         if (number < 0) await_arrival();
         number &= ~kInFlight;
       }
-      const std::byte* block = p.tables.base + static_cast<std::int64_t>(number) * PageShape<kDim>::kBytes;
-      const std::uint32_t there = mask_of(at);
-      if (there == ~0u) {
-        fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
-                                item.length - at * kKvPageTokens, threadIdx.x % kWarp);
-      } else {
-        fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
-                                item.length - at * kKvPageTokens, threadIdx.x % kWarp, there);
-      }
+      const std::byte* block = p.tables.base + static_cast<std::int64_t>(number) * Page::kBytes;
+      Page::fetch(ring + stage * Page::kBytes, block, item.from - at * kKvPageTokens, item.length - at * kKvPageTokens,
+                  mask_of(at));
     }
     copy_async_commit();
   }
@@ -88,8 +82,8 @@ struct KvSplit {  // one item's part of a thread block's work
       grid_dependency_wait();
       waited = true;
     }
-    std::uint32_t q[PageShape<kDim>::kKeySteps][4];
-    load_item_queries<T, kDim>(q, p, item);
+    typename Page::Queries q;
+    load_item_queries<Page>(q, p, item);
     int stage = 0, next_stage = stages - 1;
     for (int page = begin + warp; page < end; page += n_warps) {
       const int next = page + (stages - 1) * n_warps;
@@ -108,11 +102,11 @@ struct KvSplit {  // one item's part of a thread block's work
         copy_async_wait<3>();
       }
       __syncwarp();
-      const std::uint32_t at = ring + stage * PageShape<kDim>::kBytes;
+      const std::uint32_t at = ring + stage * Page::kBytes;
       float s[kTokenTiles][4];
-      score_page<T, kDim>(s, q, at);
-      mask_scores(s, p, item, page, mask_of(item.first_page + page));
-      rows.template take<T>(s, at);
+      Page::score(s, q, at);
+      mask_scores<Page>(s, p, item, page, mask_of(item.first_page + page));
+      Page::take(rows, s, at);
       __syncwarp();
       if (later) fetch(next, next_stage);
       next_stage = stage;
@@ -123,8 +117,9 @@ struct KvSplit {  // one item's part of a thread block's work
   }
 };
 
-template <typename T, int kDim, TableKind kKind>
+template <typename Page, TableKind kKind>
 __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
+  constexpr int kDim = Page::kDim;
   constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMaxItems / 4 + 1];
@@ -151,22 +146,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
         __syncthreads();
       }
       RunningRows<kDim> rows;
-      KvSplit<T, kDim, kKind>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
-                              begin, end,  waited}
+      KvSplit<Page, kKind>{p, item, table, shared_address(ring) + warp * p.n_stages * Page::kBytes, begin, end, waited}
           .run(rows, n_warps);
-      finish_kv_split<kDim>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
+      finish_kv_split<Page>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
     }
   }
   if (kArriving || !waited) grid_dependency_wait();
   write_empty<kDim, kHoles>(p, n_items);
 }
 
-template <typename T, int kDim, TableKind kKind>
+template <typename Page, TableKind kKind>
 void run(const Args& args, const CudaContext& context) {
-  static const Shape shape = shape_of(decode_kernel<T, kDim, kKind>, PageShape<kDim>::kBytes);
+  static const Shape shape = shape_of(decode_kernel<Page, kKind>, Page::kBytes);
   Args a = args;
   a.n_stages = shape.n_stages;
-  launch(context, "attend_decode", decode_kernel<T, kDim, kKind>, dim3(static_cast<unsigned>(sm_count())),
+  launch(context, "attend_decode", decode_kernel<Page, kKind>, dim3(static_cast<unsigned>(sm_count())),
          dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
 }
 
@@ -208,16 +202,13 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
       attend_listed(args, context);
       continue;
     }
-    with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
-      const auto run_kind = [&]<TableKind kKind>(std::integral_constant<TableKind, kKind>) {
-        tables.f16 ? run<__half, kDim, kKind>(args, context) : run<__nv_bfloat16, kDim, kKind>(args, context);
-      };
+    with_page(tables, [&]<typename Page>(std::type_identity<Page>) {
       if (tables.masks != nullptr) {
-        run_kind(std::integral_constant<TableKind, TableKind::kHoles>());
+        run<Page, TableKind::kHoles>(args, context);
       } else if (a.arriving.tickets != nullptr) {
-        run_kind(std::integral_constant<TableKind, TableKind::kArriving>());
+        run<Page, TableKind::kArriving>(args, context);
       } else {
-        run_kind(std::integral_constant<TableKind, TableKind::kWhole>());
+        run<Page, TableKind::kWhole>(args, context);
       }
     });
   }

@@ -2,7 +2,6 @@
 // as many clusters at once as there are items: they merge through distributed shared memory.
 #include "src/cuda/cluster.cuh"
 #include "src/ops/attention/decode/attention_decode.cuh"
-#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -12,8 +11,9 @@ using namespace cuda::decode;  // NOLINT
 
 constexpr int kStages = 2, kMaxCluster = 16;
 
-template <typename T, int kDim>
+template <typename Page>
 struct KvSplit {  // one item's part of a thread block's work
+  static constexpr int kDim = Page::kDim;
   const Args& p;
   const Item& item;
   const std::int32_t* table;
@@ -28,8 +28,7 @@ struct KvSplit {  // one item's part of a thread block's work
   __device__ __forceinline__ void fetch(int page, int stage, std::int32_t entry) const {
     if (page < end) {
       const int at = (item.first_page + page) * kKvPageTokens;
-      fetch_listed<kDim>(ring + stage * PageShape<kDim>::kBytes, p.tables.base, entry, item.from - at,
-                         item.length - at);
+      Page::fetch_listed(ring + stage * Page::kBytes, p.tables.base, entry, item.from - at, item.length - at);
     }
     copy_async_commit();
   }
@@ -43,19 +42,19 @@ struct KvSplit {  // one item's part of a thread block's work
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) fetch(first + i * n_warps, i, entries[i]);
     std::int32_t entry = entries[kStages - 1];
-    std::uint32_t q[PageShape<kDim>::kKeySteps][4];
-    load_item_queries<T, kDim>(q, p, item);
+    typename Page::Queries q;
+    load_item_queries<Page>(q, p, item);
     int stage = 0, next_stage = kStages - 1;
     for (int page = first; page < end; page += n_warps) {
       fetch(page + (kStages - 1) * n_warps, next_stage, entry);
       entry = entry_at(page + kStages * n_warps);
       copy_async_wait<kStages - 1>();
       __syncwarp();
-      const std::uint32_t at = ring + stage * PageShape<kDim>::kBytes;
+      const std::uint32_t at = ring + stage * Page::kBytes;
       float s[kTokenTiles][4];
-      score_page<T, kDim>(s, q, at);
-      mask_scores(s, p, item, page, ~0u);
-      rows.template take<T>(s, at);
+      Page::score(s, q, at);
+      mask_scores<Page>(s, p, item, page, ~0u);
+      Page::take(rows, s, at);
       __syncwarp();
       next_stage = stage;
       stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -77,15 +76,17 @@ struct ClusterRow {
 
 // Merges the item over the cluster's first n_parts thread blocks: each block merges every n-th row. All blocks call
 // this, and return when no shared memory is read any more.
-template <int kDim>
-__device__ void finish_item(const Args& p, const Item& item, int n_parts, int blocks, const RunningRows<kDim>& rows,
-                            float* shared, float2* ml) {
+template <typename Page>
+__device__ void finish_item(const Args& p, const Item& item, int n_parts, int blocks,
+                            const RunningRows<Page::kDim>& rows, float* shared, float2* ml) {
+  constexpr int kDim = Page::kDim;
+  static_assert(2 * Page::kBytes >= 2 * kRows * kDim * static_cast<int>(sizeof(float)), "a warp's ring, for two parts");
   __shared__ float2 of_rows[kRows];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp,
             rank = static_cast<int>(blockIdx.x) % blocks;
   float* part = shared + kRows * kDim;  // behind the first warp's rows, in its ring
   if (rank < n_parts)
-    merge_warps<kDim>(p.group, rows, shared, ring_numbers<kDim>(p), ml, [&](int row, int column, const Merged& m) {
+    merge_warps<Page>(p.group, rows, shared, ring_numbers<Page>(p), ml, [&](int row, int column, const Merged& m) {
       if (has_columns(kDim, column, lane)) reinterpret_cast<float4*>(part + row * kDim + column)[lane] = m.out;
       if (lane == 0) of_rows[row] = {m.max, m.sum};
     });
@@ -104,8 +105,9 @@ __device__ void finish_item(const Args& p, const Item& item, int n_parts, int bl
 
 // One thread block per SM, one warp on each of its four partitions. Without the launch bound nvcc limits registers as
 // for three blocks, and every mma waits for its operands.
-template <typename T, int kDim>
+template <typename Page>
 __global__ void __launch_bounds__(kMaxThreads, 1) listed_kernel(Args p, int cluster) {
+  constexpr int kDim = Page::kDim;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMaxItems / 4 + 1];
   __shared__ float2 ml[kMaxWarps * kRows];
@@ -132,15 +134,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) listed_kernel(Args p, int clus
     const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
     RunningRows<kDim> rows;
     if (begin < end)  // else an item without pages, or only padding pages
-      KvSplit<T, kDim>{p, item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes, begin, end}
-          .run(rows);
+      KvSplit<Page>{p, item, table, shared_address(ring) + warp * p.n_stages * Page::kBytes, begin, end}.run(rows);
     if (cluster > 1 && pages.share > 0) {
-      finish_item<kDim>(p, item, (item.n_pages + pages.share - 1) / pages.share, cluster, rows,
+      finish_item<Page>(p, item, (item.n_pages + pages.share - 1) / pages.share, cluster, rows,
                         reinterpret_cast<float*>(ring), ml);
       return;
     }
     if (begin < end)
-      finish_kv_split<kDim>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
+      finish_kv_split<Page>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
     at = first[++i];
     if (at >= stop) break;
     item = item_at<false>(p, i);
@@ -156,15 +157,15 @@ int cluster_for(const std::vector<int>& clusters, int n_items) {
   return blocks > 1 && 8 * blocks * n_items >= 7 * sm_count() ? blocks : 1;
 }
 
-template <typename T, int kDim>
+template <typename Page>
 void run(const Args& args, const CudaContext& context) {
-  static const Shape shape = shape_of(listed_kernel<T, kDim>, PageShape<kDim>::kBytes);
+  static const Shape shape = shape_of(listed_kernel<Page>, Page::kBytes);
   static const std::vector<int> clusters =
-      active_clusters(listed_kernel<T, kDim>, shape.n_warps * kWarp, kMaxCluster, shape.shared_bytes);
+      active_clusters(listed_kernel<Page>, shape.n_warps * kWarp, kMaxCluster, shape.shared_bytes);
   Args a = args;
   a.n_stages = shape.n_stages;
   const int n_items = a.a.n * a.tables.n_kv_heads, cluster = cluster_for(clusters, n_items);
-  launch_clusters(context, "attend_listed", listed_kernel<T, kDim>,
+  launch_clusters(context, "attend_listed", listed_kernel<Page>,
                   dim3(static_cast<unsigned>(cluster > 1 ? cluster * n_items : sm_count())),
                   dim3(static_cast<unsigned>(shape.n_warps * kWarp)), static_cast<unsigned>(cluster),
                   shape.shared_bytes, a, cluster);
@@ -173,9 +174,7 @@ void run(const Args& args, const CudaContext& context) {
 }  // namespace
 
 void cuda::decode::attend_listed(const Args& args, const CudaContext& context) {
-  with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
-    args.tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
-  });
+  with_page(args.tables, [&]<typename Page>(std::type_identity<Page>) { run<Page>(args, context); });
 }
 
 }  // namespace mneme

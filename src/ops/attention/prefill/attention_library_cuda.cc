@@ -17,7 +17,7 @@ std::int64_t LibraryAttention::bytes(std::int32_t n_kv_heads, std::int32_t head_
 }
 
 void LibraryAttention::prepare(std::int32_t, const KvTables& tables, std::int64_t max_context) {
-  if (takes(tables.head_dim) && !tables.f16)
+  if (takes(tables.head_dim) && !tables.f16 && tables.codes == KvCodes::kNone)
     kv_ = DeviceBuffer(static_cast<std::size_t>(bytes(tables.n_kv_heads, tables.head_dim, max_context)),
                        "keys and values of one layer");
 }
@@ -27,7 +27,7 @@ bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tab
   if (kv_.size() == 0 || !takes(tables.head_dim) || a.window > 0 || a.lse != nullptr || tables.masks != nullptr)
     return false;
   const std::int32_t n_tokens = a.first + a.n_rows;
-  gather_kv_cuda(tables, layer, a.slot, n_tokens, kv_.data(), context);
+  gather_kv_cuda(tables, layer, a.slot, n_tokens, n_tokens, kv_.data(), context);
   return attend_contiguous(a, tables, kv_.data(), n_tokens, context);
 }
 

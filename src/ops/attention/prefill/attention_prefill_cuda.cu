@@ -3,6 +3,7 @@
 // (attention_flashinfer.cu); this one runs on every device and reads pages in place.
 #include <algorithm>
 
+#include "src/kv/kv_codes.cuh"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/attention/attention_page.cuh"
 #include "src/ops/attention/head_dims_cuda.h"
@@ -120,20 +121,22 @@ void run(const Args& args, const CudaContext& context) {
   launch(context, "attend_prefill", prefill_kernel<T, kDim>, grid, dim3(kThreads), kShared, args);
 }
 
-// One thread block per page: [KV heads, n_tokens, 2 D].
-__global__ void gather_kernel(KvTables tables, std::int64_t first_entry, int n_tokens, uint4* out) {
+// One thread block per page: [KV heads, tokens_a_head, 2 D], 8 bits as bf16.
+template <typename T>
+__global__ void gather_kernel(KvTables tables, int layer, int slot, int n_tokens, std::int64_t tokens_a_head,
+                              uint4* out) {
   grid_dependency_wait();
-  const int page = blockIdx.x, head = blockIdx.y, row_pieces = tables.head_dim / 4;
-  const std::int32_t block = tables.blocks[first_entry + static_cast<std::int64_t>(head) * tables.max_pages + page];
-  const auto* from =
-      reinterpret_cast<const uint4*>(tables.base) + static_cast<std::int64_t>(block) * kKvPageTokens * row_pieces;
-  uint4* to = out + (static_cast<std::int64_t>(head) * n_tokens + page * kKvPageTokens) * row_pieces;
+  const int page = blockIdx.x, head = blockIdx.y, d = tables.head_dim, row_pieces = d / 4;
+  n_tokens -= shift_of(tables, layer, slot, head);
+  if (page * kKvPageTokens >= n_tokens) return;
+  const std::int32_t block = tables.blocks[table_at(tables, layer, slot, head) + page];
+  const std::byte* from = tables.base + block * (token_bytes(tables) * kKvPageTokens);
+  uint4* to = out + (head * tokens_a_head + page * kKvPageTokens) * row_pieces;
   const int n = min(kKvPageTokens, n_tokens - page * kKvPageTokens) * row_pieces;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
-}
-
-std::int64_t first_entry(const KvTables& tables, std::int32_t layer, std::int32_t slot) {
-  return slot * tables.sequence_stride + static_cast<std::int64_t>(layer) * tables.n_kv_heads * tables.max_pages;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const int token = i / row_pieces, piece = i % row_pieces, of_part = row_pieces / 2;
+    to[i] = KvRow<T>(from + token * token_bytes(tables), d, tables.codes, piece / of_part).eight(piece % of_part * 8);
+  }
 }
 
 }  // namespace
@@ -147,11 +150,12 @@ void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, 
   });
 }
 
-void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens, void* out,
-                    const CudaContext& context) {
+void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens,
+                    std::int64_t tokens_a_head, void* out, const CudaContext& context) {
   const dim3 grid(static_cast<unsigned>((n_tokens + kKvPageTokens - 1) / kKvPageTokens),
                   static_cast<unsigned>(tables.n_kv_heads));
-  launch(context, "gather_kv", gather_kernel, grid, dim3(256), 0, tables, first_entry(tables, layer, slot), n_tokens,
+  const auto kernel = tables.codes == KvCodes::kNone ? gather_kernel<__nv_bfloat16> : gather_kernel<EightBit>;
+  launch(context, "gather_kv", kernel, grid, dim3(256), 0, tables, layer, slot, n_tokens, tokens_a_head,
          static_cast<uint4*>(out));
 }
 

@@ -155,7 +155,7 @@ struct Store {
 
 struct Residual {
   SkinnyGemmResidual out;
-  int n_out;
+  int n_out, parts;
   __device__ __forceinline__ int low(int tile) const { return tile * kTileRows; }
   __device__ __forceinline__ int high(int tile) const { return tile * kTileRows + kHalfRows; }
   __device__ __forceinline__ void finish(int tile, int i, int m, const float* sums, const float*) const {
@@ -169,7 +169,7 @@ struct Residual {
       static_cast<__nv_bfloat16*>(out.x_next)[at] = __float2bfloat16_rn(v * out.norm_weight[row]);
     }
     const float square = warp_sum<kTileRows>(v * v);
-    if (i % kTileRows == 0) out.sums[tile * kSkinnyRows + column] = square;
+    if (i % kTileRows == 0) out.sums[column * parts + tile] = square;
   }
 };
 
@@ -214,7 +214,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   grid_dependency_wait();
-  finish_norms<kWarps>(norm, m, scale);
   const int g = lane / 4, t = lane % 4;
   const __nv_bfloat16* x_row = x + static_cast<std::int64_t>(g < m ? g : 0) * w.n_steps * kStep + t * 8;
   XPiece prefetch[kPrefetch];
@@ -225,6 +224,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
 #pragma unroll
   for (int i = 0; i < kPrefetch; ++i) ask_for_x(prefetch[i]);
+  finish_norms<kWarps>(norm, m, scale);  // while x is in flight
 
   float c[4] = {};
   int tile = blockIdx.x, piece = 0, buffer = 0;
@@ -276,7 +276,7 @@ void run_bf16(const SkinnyProblem& p, const Epilogue& epilogue, std::int64_t n_t
   constexpr int kShared = kStages * kStageBytes;
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(stream_kernel<Epilogue>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
-               "a matrix-vector product's shared memory");
+               "a skinny GEMM's shared memory");
     return true;
   }();
   static_cast<void>(ready);
@@ -340,8 +340,8 @@ std::int32_t residual_parts(std::int64_t n_out, std::int32_t m) {
 void skinny_gemm_residual_cuda(const void* x, std::int32_t m, const DeviceMatrix& w, const SkinnyGemmResidual& out,
                                const SkinnyWorkspace& workspace, const CudaContext& context) {
   SkinnyProblem p = problem_of(x, m, w, workspace);
-  p.kind = SkinnyOutput::kResidual, p.residual = out;
-  if (streams_bf16(w, m)) return run_bf16(p, Residual{out, p.n_out}, tiles_of(w.n_out, kTileRows), context);
+  p.kind = SkinnyOutput::kResidual, p.residual = out, p.parts = residual_parts(w.n_out, m);
+  if (streams_bf16(w, m)) return run_bf16(p, Residual{out, p.n_out, p.parts}, tiles_of(w.n_out, kTileRows), context);
   run(w, p, context);
 }
 

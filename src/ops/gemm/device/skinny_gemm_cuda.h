@@ -36,7 +36,8 @@ std::size_t skinny_partial_bytes();
 bool skinny_gemm_takes(DType weights, std::int32_t m);
 
 // RMSNorm with the scale factor applied after the GEMM: x is residual * weight in bf16, and results are multiplied by 1
-// / sqrt(sum / n + eps), where `sums` [n_parts, kSkinnyRows] f32 are partial sums of the residual's squares, by row of x.
+// / sqrt(sum / n + eps), where `sums` [m, n_parts] f32 are partial sums of the residual's squares. A row's parts are
+// consecutive: a warp reads them in few requests, and every thread block of the GEMM does.
 struct DeferredNorm {
   const float* sums = nullptr;  // null: x is already normalised
   std::int32_t n_parts = 0;
@@ -59,7 +60,7 @@ void skinny_gemm_cuda(const void* x, std::int32_t m, const DeviceMatrix& w, cons
 //
 //   residual [m, n_out] f32: += x w^T
 //   x_next   [m, n_out] bf16 out: residual * norm_weight
-//   sums     [residual_parts(n_out, m), kSkinnyRows] f32 out: DeferredNorm::sums of x_next
+//   sums     [m, residual_parts(n_out, m)] f32 out: DeferredNorm::sums of x_next
 struct SkinnyGemmResidual {
   float* residual = nullptr;
   const float* norm_weight = nullptr;  // [n_out] f32

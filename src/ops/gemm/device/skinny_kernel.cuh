@@ -40,6 +40,7 @@ struct SkinnyProblem {
   DeferredNorm norm;
   SkinnyGemmStore store;
   SkinnyGemmResidual residual;
+  int parts;  // kResidual: of a row's sums
   __nv_bfloat16* swiglu;
   float* partial;         // [units][kColumns][kRows], splits > 1
   std::int32_t* arrived;  // [tiles], zero between launches
@@ -305,7 +306,9 @@ __device__ __forceinline__ void finish_norms(const DeferredNorm& norm, int m, fl
   for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += kWarps) {
     float sum = 0;
     if (norm.sums != nullptr) {
-      for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(norm.sums + i * kSkinnyRows + row);
+      const float* sums = norm.sums + static_cast<std::int64_t>(row) * norm.n_parts;
+#pragma unroll 8
+      for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(sums + i);
       sum = warp_sum(sum);
     }
     if (lane == 0) scale[row] = norm.sums == nullptr ? 1.0f : rsqrtf(sum / static_cast<float>(norm.n) + norm.eps);
@@ -400,7 +403,7 @@ __device__ __forceinline__ void store_residual(const SkinnyProblem& p, int tile,
     squares = warp_sum<kLanes>(squares);
     const int part = row / S::kPartRows;
     if (lane % kLanes == 0 && at < S::kRows && part * S::kPartRows < p.n_out)
-      p.residual.sums[part * kSkinnyRows + column] = squares;
+      p.residual.sums[column * p.parts + part] = squares;
     squares = 0;
   }
 }

@@ -158,12 +158,12 @@ int skinny_tiles(int m) {
 // The problem of rows of x from `first` on.
 inline SkinnyProblem rows_from(SkinnyProblem p, int first) {
   p.x += std::int64_t{first} * p.k, p.m -= first;
-  if (p.norm.sums != nullptr) p.norm.sums += first;
+  if (p.norm.sums != nullptr) p.norm.sums += std::int64_t{first} * p.norm.n_parts;
   if (p.store.y != nullptr)
     p.store.y = static_cast<std::byte*>(p.store.y) + first * p.store.stride * (p.store.bf16 ? 2 : 4);
   if (p.residual.residual != nullptr) {
     const std::int64_t at = std::int64_t{first} * p.n_out;
-    p.residual.residual += at, p.residual.sums += first;
+    p.residual.residual += at, p.residual.sums += std::int64_t{first} * p.parts;
     p.residual.x_next = static_cast<__nv_bfloat16*>(p.residual.x_next) + at;
   }
   if (p.swiglu != nullptr) p.swiglu += std::int64_t{first} * p.half;

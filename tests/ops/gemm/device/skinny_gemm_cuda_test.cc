@@ -208,7 +208,7 @@ TEST_F(CudaSkinnyGemmTest, ResidualAndDeferredNormAreRmsNorm) {
       }
       const double scale = 1 / std::sqrt(squares / kHidden + static_cast<double>(kEps));
       for (std::int64_t r = 0; r < kNext; ++r) {
-        double sum = 0, size = 0, most = 0, x_size = 0;
+        double sum = 0, size = 0;
         std::vector<float> b(kHidden);
         dequantise_row(next, r, b.data());
         for (std::int64_t i = 0; i < kHidden; ++i) {

@@ -1,0 +1,15 @@
+// The benchmarks that device_bench.h registers, one file each.
+#pragma once
+
+#include "apps/bench/device/device_bench.h"
+
+namespace mneme {
+
+std::unique_ptr<DeviceBench> make_device_bench_cuda(std::unique_ptr<Model> model, const DeviceBenchSetup& setup);
+AttentionResult measure_attention_cuda(const ModelConfig& config, std::int32_t n_tokens, std::int32_t times);
+SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c, std::int32_t times);
+GemmResult measure_gemm_cuda(const ModelConfig& config, const GemmCase& c, std::int32_t times);
+DeviceRates measure_device_cuda(int device);
+AllReduceResult measure_all_reduce_cuda(Collective& ranks, const AllReduceCase& c, std::int32_t times);
+
+}  // namespace mneme

@@ -1,0 +1,262 @@
+// Two ranks on one GPU, as two processes over host memory, beside one that has the whole model: logits of prompts, of
+// steps and of replayed graphs, under every kind of selection; ranks that end and that stall. NCCL with one rank runs
+// the same path.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <optional>
+
+#include "src/base/error.h"
+#include "src/cuda/device.h"
+#include "src/model/cuda/device_collective.h"
+#include "src/model/cuda/forward.h"
+#include "src/model/ranks/rank_checkpoint.h"
+#include "src/model/ranks/rank_forward.h"
+#include "src/parallel/nccl/nccl_library.h"
+#include "src/recipes/recipes.h"
+#include "tests/model/cuda/cuda_models.h"
+#include "tests/model/method_shape.h"
+#include "tests/model/sequence_runner.h"
+#include "tests/parallel/ranks.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+using parallel_test::in_children;
+using testing::AnyOf;
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr int kRight = 0, kWrong = 1, kNoDevice = 77;
+constexpr std::size_t kPrompt = 600, kDecode = 20, kChunk = 256;
+
+bool no_device(const std::vector<int>& codes) {
+  return codes == std::vector<int>(codes.size(), kNoDevice);
+}
+
+struct Case {
+  Architecture architecture = Architecture::kLlama;
+  DType type = DType::kF32;  // bf16 on the device
+  KvStore store = KvStore::kDevice;
+  const char* method = "";
+  RankSplit split = RankSplit::kHeads;
+};
+
+std::unique_ptr<Checkpoint> checkpoint_of(const Case& c) {
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(cuda_config(c.architecture, 8, 4, 64), DType::kF32);
+  checkpoint->fill(17);
+  if (c.type != DType::kF32)
+    for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight",
+                             "ffn_up.weight", "ffn_down.weight", "token_embd.weight"})
+      checkpoint->quantise(name, c.type);
+  return checkpoint;
+}
+
+// Logits of a prompt in chunks and of 20 tokens after it; from the third of these on a graph is replayed.
+std::vector<float> logits_of(const Model& model, CudaForward& forward, const Case& c) {
+  const KvShape shape = model.kv_shape(DType::kBF16);
+  const auto pool = forward.make_pool(shape, 40 * shape.blocks_per_page());
+  SequenceCache cache(*pool);
+  std::unique_ptr<MethodState> state;
+  if (*c.method != '\0')
+    state = std::make_unique<MethodState>(compile(parse_recipe(c.method), method_shape(model.config())));
+  const std::vector<std::int32_t> tokens = random_tokens(kPrompt + kDecode, model.config().vocab, 5);
+  std::vector<float> out;
+  for (std::size_t at = 0; at < tokens.size();) {
+    const bool decodes = at >= kPrompt;
+    const std::size_t n = decodes ? 1 : std::min(kChunk, kPrompt - at);
+    cache.extend(static_cast<std::int32_t>(n));
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(n),
+                            .want_logits = true,
+                            .method = state.get(),
+                            .phase = decodes ? RowPhase::kDecode : RowPhase::kPrefill,
+                            .prefill_left = static_cast<std::int32_t>(decodes ? 0 : kPrompt - at - n)};
+    SequenceRunner::append(forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)}),
+                           out);
+    if (state) state->commit(cache);
+    at += n;
+  }
+  return out;
+}
+
+CudaForwardOptions options_of(const Model& model, const Case& c, DeviceCollective* ranks) {
+  return {.max_rows = kChunk,
+          .max_sequences = 2,
+          .max_context = model.max_context(),
+          .store = c.store,
+          .ranks = ranks,
+          .split = c.split};
+}
+
+std::vector<float> whole(const Case& c, const CpuContext& cpu) {
+  const auto model = Model::load(checkpoint_of(c), {}, cpu);
+  const Stream stream = Stream::make();
+  CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(), options_of(*model, c, nullptr));
+  return logits_of(*model, forward, c);
+}
+
+std::unique_ptr<DeviceCollective> by_host(Collective& ranks, const Model& model, const Case& c) {
+  return host_device_collective(
+      ranks, CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), ranks.size()));
+}
+
+using MakeCollective = std::unique_ptr<DeviceCollective>(Collective&, const Model&, const Case&);
+
+std::vector<float> part(Collective& ranks, const Case& c, const CpuContext& cpu, MakeCollective* make = by_host) {
+  const bool layers = c.split == RankSplit::kLayers;
+  const auto model = Model::load(layers ? stage_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size())
+                                        : rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()),
+                                 {}, cpu);
+  const auto collective = make(ranks, *model, c);
+  const Stream stream = Stream::make();
+  std::optional<RankRange> head;
+  if (!layers) head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
+  CudaForward forward(*model, CudaWeights::load(*model, stream, {}, {}, head), Stream::make(),
+                      options_of(*model, c, collective.get()));
+  return logits_of(*model, forward, c);
+}
+
+// Whether every case's logits are those of one GPU with the whole model.
+int compare(Collective& ranks, const std::vector<Case>& cases, MakeCollective* make = by_host) {
+  if (device_count() == 0) return kNoDevice;
+  use_device(0);
+  ThreadPool threads(2);
+  const CpuContext cpu{.pool = &threads};
+  int code = kRight;
+  for (const Case& c : cases) {
+    const std::vector<float> mine = part(ranks, c, cpu, make);
+    const std::vector<float> expected = whole(c, cpu);
+    const double error = relative_error(mine, expected);
+    fmt::print(stderr, "rank {} of {}, {} {} {} {}: {:.2g}\n", ranks.rank(), ranks.size(),
+               architecture_name(c.architecture), dtype_name(c.type), c.store == KvStore::kHost ? "host" : "device",
+               c.method, error);
+    if (!(error <= kTolerance)) code = kWrong;
+  }
+  return code;
+}
+
+const char* const kMethods[] = {"window:budget=256,sink=32,recent=64", "quest:budget=256,sink=32,recent=64",
+                                "freekv:budget=256,sink=32,recent=64", "fier:budget=256,sink=32,recent=64",
+                                "snapkv:budget=256"};
+
+TEST(CudaRanks, LogitsOfTwoRanksAreThoseOfOne) {
+  std::vector<Case> cases;
+  for (const Architecture a :
+       {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kMistral})
+    for (const DType type : {DType::kF32, DType::kQ8_0}) cases.push_back({.architecture = a, .type = type});
+  cases.push_back({.store = KvStore::kHost});
+  const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+TEST(CudaRanks, MethodsSelectByRank) {
+  std::vector<Case> cases;
+  for (const char* method : kMethods)
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) cases.push_back({.store = store, .method = method});
+  const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+TEST(CudaRanks, FourRanks) {
+  const std::vector<Case> cases = {{}, {.store = KvStore::kHost, .method = kMethods[2]}};
+  const std::vector<int> codes = in_children(4, [&](Collective& ranks) { return compare(ranks, cases); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+// One layer, two layers; one each.
+TEST(CudaRanks, LayersOverTwoAndThreeRanks) {
+  const std::vector<Case> cases = {{.split = RankSplit::kLayers},
+                                   {.type = DType::kQ8_0, .split = RankSplit::kLayers},
+                                   {.store = KvStore::kHost,
+                                    .method = "freekv:budget=256,sink=32,recent=64,dense=none",
+                                    .split = RankSplit::kLayers}};
+  for (const int size : {2, 3}) {
+    const std::vector<int> codes = in_children(size, [&](Collective& ranks) { return compare(ranks, cases); });
+    if (no_device(codes)) GTEST_SKIP() << "no GPU";
+    EXPECT_THAT(codes, Each(kRight));
+  }
+}
+
+TEST(CudaRanks, OneRankByNccl) {
+  const std::vector<int> codes = in_children(1, [](Collective& ranks) {
+    if (device_count() == 0) return kNoDevice;
+    use_device(0);
+    const auto nccl = [](Collective& r, const Model&, const Case&) { return nccl_device_collective(r); };
+    try {
+      return compare(ranks, {{}, {.store = KvStore::kHost, .method = kMethods[2]}}, nccl);
+    } catch (const Error& e) {
+      std::fprintf(stderr, "%s\n", e.what());
+      return std::string(e.what()).find("cannot be opened") != std::string::npos ? kNoDevice : kWrong;
+    }
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU, or no NCCL";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+// What the rank that stays has after the other one is gone: an error, within the collective's deadline.
+template <typename Leave>
+std::vector<int> after_a_rank_left(Leave leave) {
+  return in_children(
+      2,
+      [&](Collective& ranks) {
+        if (device_count() == 0) return kNoDevice;
+        use_device(0);
+        ThreadPool threads(1);
+        const CpuContext cpu{.pool = &threads};
+        const Case c;
+        const auto model = Model::load(rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()), {}, cpu);
+        const auto collective = by_host(ranks, *model, c);
+        const RankRange head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
+        const Stream stream = Stream::make();
+        CudaForward forward(*model, CudaWeights::load(*model, stream, {}, {}, head), Stream::make(),
+                            options_of(*model, c, collective.get()));
+        const KvShape shape = model->kv_shape(DType::kBF16);
+        const auto pool = forward.make_pool(shape, 40 * shape.blocks_per_page());
+        SequenceCache cache(*pool);
+        const std::vector<std::int32_t> tokens = random_tokens(8, model->config().vocab, 5);
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+          cache.extend(1);
+          const SequenceRows rows{
+              .cache = &cache, .n_rows = 1, .want_logits = true, .method = nullptr, .phase = RowPhase::kDecode};
+          const ForwardInput input{.tokens = std::span(tokens).subspan(i, 1), .sequences = std::span(&rows, 1)};
+          if (ranks.rank() == 1 && i == 5) {  // the other one's step has started
+            expect_agreement(ranks, "step", step_hash(input));
+            leave();
+          }
+          const auto begin = std::chrono::steady_clock::now();
+          try {
+            forward.run(input);
+          } catch (const RanksStopped& e) {
+            const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+            std::fprintf(stderr, "%s, after %.2f s\n", e.what(), seconds.count());
+            return i == 5 && seconds.count() < 5 ? kRight : kWrong;
+          }
+        }
+        return kWrong;
+      },
+      {.seconds = 2});
+}
+
+TEST(CudaRanks, ARankThatEndsEndsTheOthersStep) {
+  const std::vector<int> codes = after_a_rank_left([] { _exit(42); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+TEST(CudaRanks, ARankThatStallsEndsTheOthersStep) {
+  const std::vector<int> codes = after_a_rank_left([] {
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    _exit(42);
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+}  // namespace
+}  // namespace mneme
