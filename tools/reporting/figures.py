@@ -188,6 +188,34 @@ def answers_by_bytes(length):
     return draw
 
 
-FIGURES = {**{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},
+PHASES = ["#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2", "#b8860b", "#59636e", "#d1478c"]
+
+
+def latency():
+    """A decode step by phase, a bar a method."""
+    results = records.load("m12-latency")["cases"][0]["results"]
+    names = list(results[0]["phase_seconds"])
+    longest = max(sum(r["phase_seconds"].values()) for r in results)
+    out = ['<text x="12" y="30" font-weight="600">A decode step at 131,072 tokens in host memory, by phase, ms</text>']
+    for i, name in enumerate(names):
+        x, y = 12 + 200 * (i % 4), 58 + 24 * (i // 4)
+        out.append(f'<rect x="{x}" y="{y - 12}" width="14" height="14" fill="{PHASES[i]}"/><text x="{x + 20}" y="{y}">{name}</text>')
+    for row, r in enumerate(results):
+        y, x = 112 + 36 * row, 240.0
+        out.append(f'<text x="228" y="{y + 18}" text-anchor="end">{r["method"]}</text>')
+        for i, name in enumerate(names):
+            width = 500 * r["phase_seconds"][name] / longest
+            out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="24" fill="{PHASES[i]}"/>')
+            x += width
+        out.append(f'<text x="{x + 8:.1f}" y="{y + 18}">{1e3 * sum(r["phase_seconds"].values()):.1f}</text>')
+    height = 124 + 36 * len(results)
+    said = "; ".join(f"{r['method']} {1e3 * sum(r['phase_seconds'].values()):.1f} ms" for r in results)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" width="820" height="{height}" role="img" '
+            'aria-labelledby="t d" font-family="system-ui,sans-serif" font-size="16">\n'
+            f'<title id="t">A decode step by phase</title>\n<desc id="d">{said}</desc>\n'
+            '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(out) + "\n</svg>\n")
+
+
+FIGURES = {"latency.svg": latency, **{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},
            "decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy,
            "plan-throughput.svg": plan_throughput, "plan-cost.svg": plan_cost}

@@ -17,7 +17,8 @@ SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --threads 1 --js
 SELECTOR = f"{NEEDLE} --threads 1 --seed 7 --kv-sink 32 --kv-recent 128 --dense-layers none"
 LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --forced --along 1024 --dense-layers none "
         "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
-PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 1 --dense-layers none"
+DEVICE = "--threads 1 --device cuda --kv-store device --dense-layers none"
+PAPER = f"{NEEDLE} {DEVICE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 2"
 SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
@@ -157,10 +158,9 @@ RECORDS = {
          "--kv-budget 512 --kv-sink 32 --kv-recent 128 --json --no-progress"]),
     "m12-latency": (
         "A decode step by phase, llama-3.1-8b shape in bf16 with random weights: 131,072 tokens in host memory, 20 % of a "
-        "selection replaced, 20 % of KV heads (louiskv: of steps) corrected; and 32,768 tokens on the device",
+        "selection replaced, 20 % of KV heads (louiskv: of steps) corrected",
         [f"{DECODE} --depth 131072 -n 30 --kv-store host {SELECT} --correction 0.2 --phases "
-         "--kv-method window,freekv,mneme,quest:unit=page:32,louiskv,fier",
-         f"{DECODE} --depth 32768 -n 30 --phases {SELECT} --correction 0.2 --kv-method full,window,freekv,mneme,fier"]),
+         "--kv-method window,freekv,mneme,mneme:index=centroids:8,quest:unit=page:32,louiskv,fier"]),
     "m12-smollm2-8k": (
         "SmolLM2-135M-Instruct at its longest context: RULER and pass keys in 8,192 tokens, full attention and six methods "
         "at a budget of 1,024; 32 sinks, 64 recent tokens",

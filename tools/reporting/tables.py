@@ -454,12 +454,13 @@ def latency_table(page):
         for r in case["results"]:
             seconds = r["phase_seconds"]
             rows.append([f"`{r['method']}`"] + [f"{1e3 * seconds[p]:.2f}" for p in phases]
-                        + [f"{1e3 * sum(seconds.values()):.2f}", f"{1e3 * r['step_seconds']['median']:.2f}"])
+                        + [f"{1e3 * sum(seconds.values()):.2f}"])
         where = "host memory" if case["kv_store"] == "host" else "device memory"
         parts.append(f"{case['results'][0]['depth']:,} tokens in {where}, ms:\n\n"
-                     + table(["method"] + phases + ["sum", "the step, not timed by phase"], rows))
+                     + table(["method"] + phases + ["sum"], rows))
     card = records.load(name)["device"]["name"]
-    return "\n\n".join(parts) + "\n\n" + wrapped(f"Llama 3.1 8B shape, bf16, random weights, {card}: {sources(page, [name])}.")
+    note = f"Llama 3.1 8B shape, bf16, random weights, {card}: {sources(page, [name])}. {records.load(name)['note']}."
+    return "\n\n".join(parts) + "\n\n" + wrapped(note)
 
 
 def variants_table(page):
