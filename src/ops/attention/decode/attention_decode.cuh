@@ -5,6 +5,8 @@
 // warps never wait for each other before the merge. For tables of tokens, 32 entries count as a page.
 #pragma once
 
+#include <algorithm>
+
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/attention/attention_page_eight.cuh"
 #include "src/ops/attention/head_dims_cuda.h"
@@ -363,10 +365,14 @@ struct Shape {
 // Two pages per warp, one in flight while one is read: 128 KiB where available, which leaves room on the SM for a
 // thread block of the preceding or following GEMM. Three pages per warp read no faster.
 template <typename... Params>
-Shape shape_of(void (*kernel)(Params...), int page_bytes) {
+Shape shape_of(void (*kernel)(Params...), int page_bytes, int most_warps = kMaxWarps) {
   constexpr int kStatic = 8 << 10, kStages = 2;
   const int pages = (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStatic) / page_bytes;
-  const int n_warps = pages >= 16 ? 8 : pages >= 8 ? 4 : pages >= 6 ? 3 : 2, bytes = n_warps * kStages * page_bytes;
+  const int n_warps = std::min(most_warps, pages >= 16  ? 8
+                                           : pages >= 8 ? 4
+                                           : pages >= 6 ? 3
+                                                        : 2),
+            bytes = n_warps * kStages * page_bytes;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "decode attention's shared memory");
   return {n_warps, kStages, static_cast<std::size_t>(bytes)};
