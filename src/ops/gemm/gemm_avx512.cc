@@ -181,8 +181,8 @@ inline __mmask64 fifth_bits(const Block* b, bool whole) {
 // The f16 at word `at` of both blocks, which are at most 32 bytes apart.
 template <int kWords>
 inline __m512 scales_of(const void* b, bool whole) {
-  const __m512i index = _mm512_castsi256_si512(_mm256_set_epi16(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords,
-                                                                kWords, kWords, kWords, 0, 0, 0, 0));
+  const __m512i index = _mm512_castsi256_si512(
+      _mm256_set_epi16(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords, kWords, kWords, kWords, 0, 0, 0, 0));
   const __m512i words = whole ? _mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(b)))
                               : _mm512_maskz_loadu_epi16(0x1, b);
   return spread_scales(words, index);
@@ -191,10 +191,10 @@ inline __m512 scales_of(const void* b, bool whole) {
 // Scales and minima, which are the first words of both blocks.
 template <int kWords>
 inline WeightsWithMinima with_minima(__m512i levels, const void* b, bool whole) {
-  const __m512i index = _mm512_set_epi32(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords, kWords, kWords, kWords, 0,
-                                         0, 0, 0);
-  const __m512 words = _mm512_cvtph_ps(whole ? _mm256_loadu_si256(static_cast<const __m256i*>(b))
-                                             : _mm256_maskz_loadu_epi16(0x3, b));
+  const __m512i index =
+      _mm512_set_epi32(kWords, kWords, kWords, kWords, 0, 0, 0, 0, kWords, kWords, kWords, kWords, 0, 0, 0, 0);
+  const __m512 words =
+      _mm512_cvtph_ps(whole ? _mm256_loadu_si256(static_cast<const __m256i*>(b)) : _mm256_maskz_loadu_epi16(0x3, b));
   return {levels, _mm512_permutexvar_ps(index, words),
           _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(1)), words)};
 }

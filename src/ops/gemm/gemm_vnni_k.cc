@@ -159,7 +159,8 @@ class Reader<BlockQ3_K> {
     const __m128i nibbles = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), nibble);
     int bits;
     std::memcpy(&bits, b.s + 8, sizeof(bits));
-    const __m128i twos = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(bits), _mm_set_epi32(6, 4, 2, 0)), _mm_set1_epi8(3));
+    const __m128i twos =
+        _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(bits), _mm_set_epi32(6, 4, 2, 0)), _mm_set1_epi8(3));
     const __m128i s = _mm_sub_epi8(_mm_or_si128(nibbles, _mm_slli_epi16(twos, 4)), _mm_set1_epi8(32));
     scales_ = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), _mm512_set1_ps(float_of(b.d)));
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b.h));

@@ -287,8 +287,7 @@ std::vector<BadCase> config_cases() {
          b.add("blk.0.ffn_gate_inp.weight", {64, 5}, 0);
        }),
        ErrorKind::kFormat, "'blk.0.ffn_gate_inp.weight': expected [4, 64]"},
-      {"pattern_one_short",
-       gpt_oss([](GgufBuilder& b) {
+      {"pattern_one_short", gpt_oss([](GgufBuilder& b) {
          b.set_array("gpt-oss.attention.sliding_window_pattern", 5, std::vector<std::int32_t>{1});
        }),
        ErrorKind::kFormat, "kinds of layers: expected 2, found 1"},
@@ -310,7 +309,8 @@ std::vector<BadCase> config_cases() {
          b.erase_tensor("blk.0.ffn_down_exps.weight");
          b.add("blk.0.ffn_down_exps.weight", {48, 64, 4}, 39);
        }),
-       ErrorKind::kFormat, "rows of tensor 'blk.0.ffn_down_exps.weight' have 48 elements; mxfp4 needs a multiple of 32"},
+       ErrorKind::kFormat,
+       "rows of tensor 'blk.0.ffn_down_exps.weight' have 48 elements; mxfp4 needs a multiple of 32"},
       {"temperature_without_context",
        [](GgufBuilder& b) {
          b.rename_architecture("mistral3");
