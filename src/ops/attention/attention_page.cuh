@@ -178,7 +178,7 @@ struct RunningRows {
 // The functions above as decode attention calls them; EightBitPage (attention_page_eight.cuh) has the same for 8 bits.
 template <typename T, int kHeadDim>
 struct HalfPage {
-  static constexpr int kDim = kHeadDim, kBytes = PageShape<kDim>::kBytes, kMostWarps = 8;
+  static constexpr int kDim = kHeadDim, kBytes = PageShape<kDim>::kBytes, kMaxWarps = 8;
   using Queries = std::uint32_t[PageShape<kDim>::kKeySteps][4];
 
   // Token of s[tile][i], and channel of out[tile][i] (i: 0 or 1).

@@ -43,7 +43,7 @@ __device__ __forceinline__ uint2 load_shared_two(std::uint32_t at) {
 
 template <KvCodes kKind, int kHeadDim>
 struct EightBitPage {
-  static constexpr int kDim = kHeadDim, kMostWarps = 4;  // 128K tokens: 113.9 us a layer, with 8 warps 118.8 (H100)
+  static constexpr int kDim = kHeadDim, kMaxWarps = 4;  // 128K tokens: 113.9 us a layer, with 8 warps 118.8 (H100)
   static constexpr int kRowBytes = 2 * kDim + 8, kBytes = kKvPageTokens * kRowBytes;
   static_assert(kDim % 64 == 0, "8 codes a lane");
   using Queries = std::uint32_t[PageShape<kDim>::kKeySteps][4];

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
 
 template <typename Page, TableKind kKind>
 void run(const Args& args, const CudaContext& context) {
-  static const Shape shape = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMostWarps);
+  static const Shape shape = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMaxWarps);
   Args a = args;
   a.n_stages = shape.n_stages;
   launch(context, "attend_decode", decode_kernel<Page, kKind>, dim3(static_cast<unsigned>(sm_count())),
