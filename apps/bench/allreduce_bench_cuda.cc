@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/cuda/memory.h"
 #include "src/cuda/stream.h"
-#include "src/model/cuda/device_collective.h"
+#include "src/model/cuda/ranks/device_collective.h"
 
 namespace mneme {
 

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <system_error>
@@ -12,6 +14,14 @@ namespace mneme {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What NCCL says (NCCL_DEBUG) would go to standard output, into answers and JSON. NCCL empties the file that it is given:
+// never one that holds what was said before.
+void keep_off_stdout() {
+  struct stat info {};
+  if (fstat(STDERR_FILENO, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode)))
+    setenv("NCCL_DEBUG_FILE", "/dev/stderr", 0);
+}
 
 // lib/pythonX.Y/site-packages/nvidia/nccl/lib of an environment.
 void add_python_paths(const char* variable, std::vector<fs::path>& paths) {
@@ -39,8 +49,7 @@ void NcclLibrary::find(F*& function, const char* name) {
 }
 
 NcclLibrary::NcclLibrary(const fs::path& path) {
-  // What NCCL says (NCCL_DEBUG) goes to standard output otherwise, into answers and JSON.
-  setenv("NCCL_DEBUG_FILE", "/dev/stderr", 0);
+  keep_off_stdout();
   const std::vector<fs::path> paths = path.empty() ? candidates() : std::vector{path};
   for (const fs::path& candidate : paths) {
     handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -9,8 +9,8 @@
 
 #include "src/base/error.h"
 #include "src/cuda/device.h"
-#include "src/model/cuda/device_collective.h"
 #include "src/model/cuda/forward.h"
+#include "src/model/cuda/ranks/device_collective.h"
 #include "src/model/ranks/rank_checkpoint.h"
 #include "src/model/ranks/rank_forward.h"
 #include "src/parallel/nccl/nccl_library.h"

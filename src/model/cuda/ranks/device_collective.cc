@@ -1,4 +1,4 @@
-#include "src/model/cuda/device_collective.h"
+#include "src/model/cuda/ranks/device_collective.h"
 
 #include <atomic>
 #include <chrono>
