@@ -357,7 +357,7 @@ def write_case(name, c, seed):
     golden = {"tokens": tokens, "rows": rows, "n_decode": N_DECODE, "context": c["context"], "plain": {}, "sharp": {}}
     for kv_name, kv in KV_DTYPES.items():
         golden["plain"][kv_name] = level(lambda s: logits(c, s, tokens, dtype, kv), state, truth, rows)
-        # Products with bf16 and quantised weights may round activations too, so there is no sharper truth.
+        # GEMMs with bf16 and quantised weights may round activations too, so there is no sharper truth.
         if dtype != torch.bfloat16 and not c["mxfp4"]:
             truth_kv = logits(c, state, tokens, torch.float64, kv)[rows]
             write_logits(f"truth_kv_{kv_name}.f32", truth_kv)

@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/seconds.h"
 #include "src/ops/gemm/gemm.h"
 
 namespace mneme {
@@ -17,10 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kPiece = std::size_t{256} << 10;  // bytes handed to a thread at a time
 constexpr std::size_t kPieceWords = kPiece / sizeof(std::uint64_t);
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

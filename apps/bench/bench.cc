@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/base/underlying.h"
 #include "src/engine/kv_plan.h"
@@ -25,10 +26,6 @@ constexpr std::int64_t kGemmRows = 1024, kGemmWidth = 2048;
 constexpr int kGemmPasses = 5;
 constexpr std::int32_t kEndRows = 64;  // of a prefill that only its end matters of
 constexpr std::size_t kNormals = 1 << 16;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 // Standard normal numbers as the cache stores them, from which keys and values are drawn: four a draw.
 std::vector<std::uint16_t> normal_words(DType dtype) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/bench/bandwidth.h"
@@ -22,6 +23,7 @@ struct BenchOptions {
   std::int32_t warmup = 4;           // decode: untimed steps before them
   std::int32_t chunk_tokens = 1024;  // prefill: tokens a step
   bool keep_spans = false;           // for a trace
+  bool phases = false;               // decode on a device: as many steps again, timed by phase
   bool unfused = false;              // on a device: CudaForwardOptions::unfused
   bool host_pages = false;           // on a device: keys and values in host memory
 };
@@ -37,6 +39,8 @@ struct BenchCase {
   // merged and gather need selection at every step.
   std::string recall = "merged";
 };
+// Untimed steps before those that BenchOptions::phases asks for: two make the graph again.
+inline constexpr std::int32_t kPhaseWarmup = 3;
 // merged, gather: by the device, while resident pages are attended, or before. copies: by the host, one copy per page
 // and KV head; the next two batch these, or copy all KV heads of a token; staged: through one buffer, or two.
 // RecallBy's.
@@ -73,6 +77,9 @@ struct BenchResult {
   double floor_seconds = 0;  // of `cost`
   double share = 0;          // floor over median; 1 is the limit
   std::array<double, kOps.size()> operations{};  // seconds, decode: of the median step. prefill: of the median prompt
+  // Decode on a device, with BenchOptions::phases: mean seconds of a step by phase (src/model/cuda/step_phases.h). Their
+  // sum is more than `step`: a step that is timed by phase overlaps no kernels of its main stream.
+  std::vector<std::pair<std::string_view, double>> phases;
   HeldMemory memory;
   double attended_tokens = 0;  // decode: of a sequence, mean over layers and heads
   RecallCounts recall;

@@ -13,6 +13,7 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/seconds.h"
 
 namespace mneme::server {
 
@@ -22,10 +23,6 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // HTTP/1.0, whose answers end with the connection: nothing to unchunk.
 std::string request_text(const LoadOptions& o, std::string_view method, std::string_view target,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/base/ratio.h"
+
 namespace mneme {
 namespace {
 
@@ -23,8 +25,8 @@ std::int64_t pairs_seen(std::int64_t window, std::int64_t first, std::int64_t en
 // How many times the experts of one row `rows` rows together read, where each goes to its own at random.
 double experts_read(const ExpertConfig& e, std::int64_t rows) {
   if (e.n == 0) return 1.0;
-  const double share = static_cast<double>(e.n_used) / static_cast<double>(e.n);
-  return (1.0 - std::pow(1.0 - share, static_cast<double>(rows))) / share;
+  const double share = real(e.n_used) / real(e.n);
+  return (1.0 - std::pow(1.0 - share, real(rows))) / share;
 }
 
 }  // namespace
@@ -47,10 +49,10 @@ StepCost StepCost::scaled(double factor) const {
 }
 
 WeightBytes weight_bytes_of(const Model& model) {
-  return {.step = static_cast<double>(model.step_weight_bytes()),
-          .embedding_row = static_cast<double>(model.embedding().stride_bytes()),
-          .head = static_cast<double>(model.head().bytes()),
-          .experts = static_cast<double>(model.step_expert_bytes())};
+  return {.step = real(model.step_weight_bytes()),
+          .embedding_row = real(model.embedding().stride_bytes()),
+          .head = real(model.head().bytes()),
+          .experts = real(model.step_expert_bytes())};
 }
 
 StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, std::int64_t n_rows, std::int64_t batch,
@@ -71,15 +73,15 @@ StepCost dense_cost(const ModelConfig& c, const WeightBytes& weights, const KvSh
   }
 
   StepCost cost;
-  cost.weights = weights.step + static_cast<double>(rows - 1) * weights.embedding_row;
+  cost.weights = weights.step + real(rows - 1) * weights.embedding_row;
   cost.weights += (experts_read(c.experts, rows) - 1.0) * weights.experts;
   if (!logits) cost.weights -= weights.head;
-  const double per_layer = static_cast<double>(kv.bytes_per_token()) / static_cast<double>(kv.n_layers);
-  cost.kv_read = static_cast<double>(batch * tokens) * per_layer;
-  cost.kv_written = static_cast<double>(rows) * static_cast<double>(kv.bytes_per_token());
-  cost.operations = 2.0 * static_cast<double>(rows * layer_weights(c, c.experts.n_used)) +
-                    4.0 * static_cast<double>(batch * c.n_heads * c.head_dim) * static_cast<double>(pairs);
-  if (logits) cost.operations += 2.0 * static_cast<double>(batch * c.hidden * c.vocab);
+  const double per_layer = real(kv.bytes_per_token()) / real(kv.n_layers);
+  cost.kv_read = real(batch * tokens) * per_layer;
+  cost.kv_written = real(rows) * real(kv.bytes_per_token());
+  cost.operations =
+      2.0 * real(rows * layer_weights(c, c.experts.n_used)) + 4.0 * real(batch * c.n_heads * c.head_dim) * real(pairs);
+  if (logits) cost.operations += 2.0 * real(batch * c.hidden * c.vocab);
   return cost;
 }
 

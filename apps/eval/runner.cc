@@ -9,17 +9,12 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/ratio.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/text/chat/marked_span.h"
 
 namespace mneme::eval {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void add_cost(MethodCost& a, const MethodCost& b) {
   a.steps += b.steps;

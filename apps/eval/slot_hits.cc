@@ -52,7 +52,7 @@ std::string slot_hits_table(const std::vector<MethodHits>& methods) {
   std::string text = "| method |", line = "|---|";
   if (methods.empty()) return "";
   for (const SlotHits& h : methods.front().hits) {
-    text += fmt::format(" {:g} selections |", h.slots);
+    text += fmt::format(" {:g} selection{} |", h.slots, h.slots == 1 ? "" : "s");
     line += "---|";
   }
   text += "\n" + line + "\n";

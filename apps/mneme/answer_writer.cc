@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "src/base/error.h"
 
@@ -22,6 +23,12 @@ void AnswerWriter::write(std::string_view text) {
 
 void AnswerWriter::end_line() {
   if (!at_line_start_) write("\n");
+}
+
+void write_text(std::string_view option, const std::string& file, const std::string& text) {
+  std::ofstream out(file, std::ios::trunc);
+  out << text;
+  if (!out.flush()) fail(ErrorKind::kFile, "{} {}: cannot be written", option, file);
 }
 
 }  // namespace mneme::cli

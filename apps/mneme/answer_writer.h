@@ -1,6 +1,7 @@
-// Writes an answer to standard output piece by piece.
+// Writes answers to standard output piece by piece, and texts to files.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace mneme::cli {
@@ -15,5 +16,8 @@ class AnswerWriter {
  private:
   bool at_line_start_ = false;
 };
+
+// Writes a whole file. Errors  kFile: it cannot be written; the message names `option`.
+void write_text(std::string_view option, const std::string& file, const std::string& text);
 
 }  // namespace mneme::cli

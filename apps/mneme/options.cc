@@ -37,7 +37,7 @@ CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
   return quiet([low, high](std::string& text) {
     std::int64_t value = 0;
     if (parse(text, value) && value >= low && value <= high) return std::string();
-    return fmt::format("expected a whole number from {} to {}, found \"{}\"", low, high, text);
+    return fmt::format("expected an integer from {} to {}, found \"{}\"", low, high, text);
   });
 }
 
@@ -95,7 +95,7 @@ std::string variable_for(const CLI::Option& option) {
   const std::vector<std::string>& negations = option.get_fnames();  // --no-...: its variable would say the opposite
   for (const std::string& name : names) {
     const bool negation = std::find(negations.begin(), negations.end(), name) != negations.end();
-    if (const std::string variable = variable_of(name); !negation && !value_of(variable).empty()) return variable;
+    if (std::string variable = variable_of(name); !negation && !value_of(variable).empty()) return variable;
   }
   return variable_of(names.front());
 }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "src/base/ratio.h"
+#include "src/base/seconds.h"
 
 namespace mneme::cli {
 namespace {
@@ -56,7 +57,7 @@ void ProgressBar::show(std::string_view what, std::int64_t done, std::int64_t to
   }
   last_ = now;
   visible_ = true;
-  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double seconds = seconds_between(start_, now);
   const std::string line = progress_line(what, done, total, seconds, before_);
   fmt::print(stderr, "\r{}\x1b[K", line);
   std::fflush(stderr);

@@ -202,6 +202,12 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+}
+
+void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
+  server::ServerOptions& o = command.server;
+  EngineOptions& e = o.engine;
+  const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
   add(c.add_option("--kv-offloading-size,--host-pool-gib", command.kv_gib,
                    "KV cache size (default: all sequences at full length, at most half of the memory)")
           ->type_name("GIB")
@@ -270,6 +276,7 @@ void add_serve(CLI::App& app, int& code) {
       ->group("Model");
   add_network_options(*c, *command);
   add_scheduling_options(*c, *command);
+  add_kv_cache_options(*c, *command);
   add_replica_options(*c, *command);
   add_kv_options(*c, command->server.engine.kv);
   c->add_option("--audit", command->server.engine.audit_every,

@@ -286,8 +286,10 @@ struct NormBudget {
 };
 
 enum class Rank : std::uint8_t {
-  kMass,      // by the attention that the rows gave, mean over the heads that decide together
-  kPosition,  // the newest first
+  kMass,          // by the attention that the rows gave, mean over the heads that decide together
+  kPosition,      // the newest first
+  kMassVariance,  // by its mean over the rows and DropStage::gamma times its variance
+  kStamp,         // pages of tokens, by the last step that attended them enough
 };
 enum class SmoothBy : std::uint8_t { kMean, kMax };
 // Heads that drop together.
@@ -312,12 +314,29 @@ struct HeadShare {
   bool exact = false;  // every head gets at least its floor, and the layer exactly its budget
   bool operator==(const HeadShare&) const = default;
 };
-using Share = std::variant<EvenShare, PyramidShare, HeadShare>;
+// More to layers whose attention is spread over tokens and changes from row to row: by H^(1/tau1) V^(1/tau2), H the
+// entropy of the observed rows' attention, V its variance over the rows.   Source  CAKE (Qin et al. 2025), and its code.
+struct PreferenceShare {
+  float tau1 = 1.6f, tau2 = 0.4f;
+  bool operator==(const PreferenceShare&) const = default;
+};
+using Share = std::variant<EvenShare, PyramidShare, HeadShare, PreferenceShare>;
+
+// Rank::kStamp: pages of consecutive stored tokens behind the sinks. A step stamps the pages that it attends enough; the
+// page with the oldest stamp is dropped.   Source  RaaS (Hu et al. 2025).
+struct Stamps {
+  std::int32_t page = 32;   // tokens
+  float above = 1e-4f;      // mass of a step that stamps a page; 0: of the half that is attended most
+  bool pin_prompt = false;  // pages of a prompt go after all others
+  bool operator==(const Stamps&) const = default;
+};
 
 // Keeps, of each head's tokens, the first `sink`, the last `recent` and, of the others, those that rank first. A
 // dropped token is gone for every later step and turn, for forks and for saved sessions.
 struct DropStage {
   Rank rank = Rank::kMass;
+  float gamma = 200;        // of Rank::kMassVariance
+  Stamps stamps;            // of Rank::kStamp
   std::int32_t smooth = 1;  // tokens whose mass is pooled before ranking; odd
   SmoothBy smooth_by = SmoothBy::kMean;
   DropScope scope = DropScope::kKvHead;

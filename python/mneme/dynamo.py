@@ -22,7 +22,7 @@ from dynamo.common.backend.worker import WorkerConfig
 import mneme
 
 _BLOCK = 32  # tokens of a page
-_PUBLISH_SECONDS = 0.05  # between looks at what the prefix cache stored and gave up
+_PUBLISH_SECONDS = 0.05  # between looks at what the prefix cache stored and evicted
 
 
 class Worker(LLMEngine):  # type: ignore[misc]
@@ -137,7 +137,7 @@ class Worker(LLMEngine):  # type: ignore[misc]
     # ---- what the router knows
 
     async def kv_event_sources(self) -> list[KvEventSource]:
-        """Blocks that the prefix cache stores and gives up."""
+        """Blocks that the prefix cache stores and evicts."""
         return [PushSource(on_ready=self._publish, dp_rank=0)]
 
     def component_metrics_dp_ranks(self) -> list[int]:

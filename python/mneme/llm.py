@@ -356,7 +356,7 @@ class LLM:
         return self._engine.end_tokens
 
     def kv_events(self) -> list[KvEvent]:
-        """Pages that the prefix cache has stored or given up since the last call, for routers that know prefixes."""
+        """Pages that the prefix cache has stored or evicted since the last call, for routers that know prefixes."""
         return [KvEvent(stored, h, parent, tuple(t)) for stored, h, parent, t in self._engine.take_kv_events()]
 
     @property

@@ -17,7 +17,7 @@ def _text_of(name: str, value: Any) -> str:
     """A keyword's value in the syntax of ``mneme --kv``."""
     if name == "dense_layers":
         if isinstance(value, str) or not all(isinstance(v, int) for v in value):
-            raise TypeError(f"dense_layers: expected layers as whole numbers, found {value!r}")
+            raise TypeError(f"dense_layers: expected layers as integers, found {value!r}")
         return "+".join(str(v) for v in value) or "none"
     if name in _FLAGS:
         if not isinstance(value, bool):

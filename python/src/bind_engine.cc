@@ -203,10 +203,10 @@ GenerationInput input_of(const Settings& params, const TextSide& text) {
   if (p.values.contains("logit_bias")) s.logit_bias = bias_of(nb::cast<nb::dict>(p.values["logit_bias"]));
   input.n = p.get<std::int32_t>("n", 1);
   input.max_tokens = p.get<std::int32_t>("max_tokens", 256);
-  input.stop = p.get<std::vector<std::string>>("stop", {});
-  input.stop_tokens = p.get<std::vector<std::int32_t>>("stop_token_ids", {});
-  input.keep_stop = p.get<bool>("include_stop_str_in_output", false);
-  input.ignore_end = p.get<bool>("ignore_eos", false);
+  input.stop.strings = p.get<std::vector<std::string>>("stop", {});
+  input.stop.tokens = p.get<std::vector<std::int32_t>>("stop_token_ids", {});
+  input.stop.keep_string = p.get<bool>("include_stop_str_in_output", false);
+  input.stop.ignore_end = p.get<bool>("ignore_eos", false);
   input.top_logprobs = p.get<std::int32_t>("logprobs", 0);
   input.priority = -p.get<std::int32_t>("priority", 0);
   input.count_reads = p.get<bool>("page_reads", false);

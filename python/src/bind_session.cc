@@ -27,13 +27,13 @@ AskCallbacks callbacks_of(SignalCheck& signals) {
 
 GenerationOptions options_of(const Settings& params, const TextSide& text) {
   GenerationInput input = input_of(params, text);
-  if (input.n != 1 || input.constraint || !input.stop_tokens.empty() || input.keep_stop)
+  if (input.n != 1 || input.constraint || !input.stop.tokens.empty() || input.stop.keep_string)
     fail(ErrorKind::kOption,
          "a session takes no n, json_schema, stop_token_ids and include_stop_str_in_output: use LLM.generate()");
   return {.sampling = input.sampling,
           .max_tokens = input.max_tokens,
-          .stop = std::move(input.stop),
-          .ignore_end = input.ignore_end};
+          .stop = std::move(input.stop.strings),
+          .ignore_end = input.stop.ignore_end};
 }
 
 AskOptions how_of(const Settings& params, const std::optional<std::string>& kv) {

@@ -18,16 +18,6 @@ namespace mneme::python {
 
 namespace nb = nanobind;
 
-// What nobody reads.
-class NoMetrics final : public LoopMetrics {
- public:
-  void set(const Gauges&) override {}
-  void count_step(std::int64_t, double) override {}
-  void count_prefix(std::int64_t, std::int64_t) override {}
-  void count_answer(const Answer&) override {}
-  void count_method(std::string_view, const KvMethodStats&) override {}
-};
-
 // Keywords of Python, by their names.
 using Settings = nb::typed<nb::dict, nb::str, nb::object>;
 
@@ -81,7 +71,7 @@ class PyEngine {
 
  private:
   const ProcessMark process_;
-  NoMetrics metrics_;
+  NoLoopMetrics metrics_;
   KvMethodOptions kv_;
   std::mutex mutex_;
   std::shared_ptr<EngineLoop> loop_;

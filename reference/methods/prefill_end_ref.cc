@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/ratio.h"
@@ -69,12 +70,15 @@ void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
   for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h)
     received_[at(h)].assign(heads_[at(h / plan_->shape.group())].stored.size(), 0.0);
   std::vector<double> seen_by(heads_[0].stored.size(), 0.0);
+  by_row_.clear();
   if (const auto* last = std::get_if<LastRows>(&plan_->recipe.rows)) {
     const std::size_t n = decodes ? 1 : std::min(prefill_.size(), at(last->n));
     for (std::size_t i = prefill_.size() - n; i < prefill_.size(); ++i) {
+      by_row_.emplace_back();
       for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
         const std::vector<double> p = probabilities(whole, prefill_[i].q.data(), h, prefill_[i].position);
         for (std::size_t t = 0; t < p.size(); ++t) received_[at(h)][t] += p[t];
+        by_row_.back().push_back(p);
       }
       for (std::size_t t = 0; t < seen_by.size(); ++t)
         seen_by[t] += heads_[0].stored[t] <= prefill_[i].position ? 1 : 0;
@@ -85,6 +89,8 @@ void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
       for (std::size_t t = 0; t < row.size(); ++t) row[t] /= seen_by[t];
     return keep_by_norm();
   }
+  if (plan_->recipe.prefill_end->rank == Rank::kStamp) return keep_by_stamps(whole.length(), decodes);
+  if (std::holds_alternative<PreferenceShare>(plan_->recipe.prefill_end->share)) return measure_preference();
   keep_by_rank(pyramid_budget() - (plan_->recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
 }
 
@@ -183,7 +189,10 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
     const auto n = size32(head.stored);
     if (n <= keeps[at(m)]) continue;
     std::vector<double> scores(at(n), 0.0);
-    if (stage.rank == Rank::kMass)
+    if (stage.rank == Rank::kMassVariance) {
+      for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
+        for (std::int32_t t = 0; t < n; ++t) scores[at(t)] += score_of(other, t);
+    } else if (stage.rank != Rank::kPosition)
       for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
         for (std::int32_t t = 0; t < n; ++t) {
           if (plan_->observed_rows() == Plan::kAllRows) {
@@ -225,6 +234,135 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
       keep(all, stays);
     }
     return;
+  }
+}
+
+// Mean over the rows and gamma times the unbiased variance, summed over the group.
+double ReferencePrefillEnd::score_of(std::int32_t kv_head, std::int32_t t) const {
+  const std::int32_t group = plan_->shape.group();
+  double score = 0;
+  for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    double mean = 0, squares = 0;
+    for (const auto& row : by_row_) mean += row[at(h)][at(t)] / static_cast<double>(by_row_.size());
+    for (const auto& row : by_row_) squares += std::pow(row[at(h)][at(t)] - mean, 2);
+    score += mean;
+    if (by_row_.size() > 1)
+      score += plan_->recipe.prefill_end->gamma * squares / static_cast<double>(by_row_.size() - 1);
+  }
+  return score;
+}
+
+// H^(1/tau1) V^(1/tau2) of the tokens before the window, over all rows and query heads.
+void ReferencePrefillEnd::measure_preference() {
+  const Recipe& recipe = plan_->recipe;
+  const auto& share = std::get<PreferenceShare>(recipe.prefill_end->share);
+  deferred_ = size32(heads_[0].stored) > recipe.budget;
+  double entropy = 0, variance = 0;
+  for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
+    const std::int32_t n = size32(heads_[at(h / plan_->shape.group())].stored);
+    for (std::int32_t t = 0; t < n - recipe.recent; ++t) {
+      double mean = 0, squares = 0;
+      for (const auto& row : by_row_) {
+        const double a = row[at(h)][at(t)];
+        entropy -= a * std::log(a + 1e-10);
+        mean += a / static_cast<double>(by_row_.size());
+      }
+      for (const auto& row : by_row_) squares += std::pow(row[at(h)][at(t)] - mean, 2);
+      if (by_row_.size() > 1) variance += squares / static_cast<double>(by_row_.size() - 1);
+    }
+  }
+  preference_ = std::pow(entropy, 1 / double{share.tau1}) * std::pow(variance, 1 / double{share.tau2});
+}
+
+void ReferencePrefillEnd::share_layers(std::span<ReferencePrefillEnd> layers) {
+  std::vector<ReferencePrefillEnd*> sharing;
+  double sum = 0;
+  for (ReferencePrefillEnd& layer : layers)
+    if (std::exchange(layer.deferred_, false)) sharing.push_back(&layer), sum += layer.preference_;
+  if (sharing.empty()) return;
+  const Recipe& recipe = sharing[0]->plan_->recipe;
+  const std::int32_t total = (recipe.budget - recipe.recent) * size32(sharing);
+  std::vector<std::int32_t> keeps;
+  std::int32_t given = 0, excess = 0;
+  const auto cap = [&](std::size_t i) { return size32(sharing[i]->heads_[0].stored) - recipe.recent; };
+  for (std::size_t i = 0; i < sharing.size(); ++i) {
+    const auto part = static_cast<std::int32_t>(sharing[i]->preference_ / sum * total);
+    keeps.push_back(std::min(part, cap(i)));
+    given += part;
+    excess += part - keeps.back();
+  }
+  // One token after the other, to the layers below their caps in turn, the lowest first.
+  for (std::int32_t left : {excess, total - given})
+    for (bool any = true; any && left > 0;) {
+      any = false;
+      for (std::size_t i = 0; i < sharing.size() && left > 0; ++i)
+        if (keeps[i] < cap(i)) ++keeps[i], --left, any = true;
+    }
+  for (std::size_t i = 0; i < sharing.size(); ++i) sharing[i]->keep_by_rank(keeps[i] + recipe.recent);
+}
+
+// Complete pages behind those that there are, with this step's stamp.
+void ReferencePrefillEnd::make_pages(Head& head, std::int32_t step) {
+  const Stamps& rule = plan_->recipe.prefill_end->stamps;
+  std::size_t first = 0;
+  while (first < head.stored.size() && head.stored[first] < plan_->recipe.sink) ++first;
+  for (const Page& page : head.pages) first += page.positions.size();
+  for (; first + at(rule.page) <= head.stored.size(); first += at(rule.page)) {
+    const auto begin = head.stored.begin() + static_cast<std::ptrdiff_t>(first);
+    head.pages.push_back({.positions = {begin, begin + rule.page},
+                          .step = step,
+                          .pinned = rule.pin_prompt && head.stored[first] < prompt_end_});
+  }
+}
+
+void ReferencePrefillEnd::keep_by_stamps(std::int32_t step, bool decodes) {
+  const Recipe& recipe = plan_->recipe;
+  const Stamps& rule = recipe.prefill_end->stamps;
+  const std::int32_t group = plan_->shape.group();
+  if (!decodes) {
+    prompt_end_ = step;
+    if (size32(heads_[0].stored) > recipe.budget - 1) {
+      keep_by_rank(recipe.budget - 1);
+      for (Head& head : heads_) head.pages.clear();
+    }
+    for (Head& head : heads_) make_pages(head, step);
+    return;
+  }
+  for (std::int32_t m = 0; m < plan_->shape.n_kv_heads; ++m) {
+    Head& head = heads_[at(m)];
+    std::vector<double> mass;
+    for (const Page& page : head.pages) {
+      mass.push_back(0);
+      for (std::size_t t = 0; t < head.stored.size(); ++t)
+        if (std::find(page.positions.begin(), page.positions.end(), head.stored[t]) != page.positions.end())
+          for (std::int32_t g = 0; g < group; ++g) mass.back() += received_[at(m * group + g)][t] / group;
+    }
+    for (std::size_t p = 0; p < mass.size(); ++p) {
+      std::size_t above = 0;  // pages with more, or as much and newer
+      for (std::size_t o = 0; o < mass.size(); ++o) above += mass[o] > mass[p] || (mass[o] == mass[p] && o > p) ? 1 : 0;
+      if (rule.above > 0 ? mass[p] > double{rule.above} : above < (mass.size() + 1) / 2) head.pages[p].step = step;
+    }
+    make_pages(head, step);
+    while (size32(head.stored) > recipe.budget - 1) {
+      const std::int32_t window = std::max(0, recipe.recent - 1);
+      std::size_t oldest = head.pages.size();
+      for (std::size_t p = 0; p < head.pages.size(); ++p) {
+        const Page& page = head.pages[p];
+        const auto end =
+            std::find(head.stored.begin(), head.stored.end(), page.positions.back()) - head.stored.begin() + 1;
+        if (end > std::ssize(head.stored) - window) continue;
+        const auto older = [](const Page& a, const Page& b) {
+          return a.pinned != b.pinned ? b.pinned : !a.pinned && a.step < b.step;
+        };
+        if (oldest == head.pages.size() || older(page, head.pages[oldest])) oldest = p;
+      }
+      if (oldest == head.pages.size()) break;
+      std::vector<bool> stays(head.stored.size(), true);
+      for (std::size_t t = 0; t < stays.size(); ++t)
+        for (const std::int32_t gone : head.pages[oldest].positions) stays[t] = stays[t] && head.stored[t] != gone;
+      head.pages.erase(head.pages.begin() + static_cast<std::ptrdiff_t>(oldest));
+      keep(head, stays);
+    }
   }
 }
 

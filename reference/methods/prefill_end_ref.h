@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/kv/sequence_cache.h"
@@ -23,8 +24,14 @@ class ReferencePrefillEnd {
     bool decodes = false;
     std::int32_t prefill_left = 0;
   };
+  struct Page {
+    std::vector<std::int32_t> positions;
+    std::int32_t step = 0;  // that stamped it last
+    bool pinned = false;
+  };
   struct Head {
     std::vector<std::int32_t> stored;  // positions, ascending
+    std::vector<Page> pages;           // of rank=stamp
     std::vector<double> mass;          // of each stored token, from all rows
     std::vector<double> scores;        // of the tokens stored at the last decision; empty: no decision yet
     std::vector<std::int32_t> ranked;  // positions of `scores`
@@ -32,6 +39,8 @@ class ReferencePrefillEnd {
 
   // Requires  `whole` stores every token of the sequence, those of the rows last.
   void see(const SequenceCache& whole, const Rows& rows);
+  // Where layers share a budget by preference: after all of them have seen a pass, drops what they decided together.
+  static void share_layers(std::span<ReferencePrefillEnd> layers);
   const std::vector<Head>& heads() const { return heads_; }
   std::int32_t budget() const { return budget_; }  // set by the norm rule; 0: none yet
 
@@ -42,6 +51,10 @@ class ReferencePrefillEnd {
   std::int32_t pyramid_budget() const;
   std::vector<std::int32_t> head_budgets(std::int32_t n_keep) const;
   void keep_by_rank(std::int32_t n_keep);
+  void measure_preference();
+  void make_pages(Head& head, std::int32_t step);
+  void keep_by_stamps(std::int32_t step, bool decodes);
+  double score_of(std::int32_t kv_head, std::int32_t t) const;
   void keep_by_norm();
   std::vector<double> smoothed(const std::vector<double>& scores) const;
   void keep(Head& head, const std::vector<bool>& stays);
@@ -49,7 +62,11 @@ class ReferencePrefillEnd {
   std::shared_ptr<const Plan> plan_;
   std::int32_t layer_;
   std::vector<Head> heads_;
-  std::vector<std::vector<double>> received_;  // [query head][stored token]: from the observed rows
+  std::vector<std::vector<double>> received_;             // [query head][stored token]: from the observed rows
+  std::vector<std::vector<std::vector<double>>> by_row_;  // the same, row by row
+  bool deferred_ = false;
+  double preference_ = 0;
+  std::int32_t prompt_end_ = 0;
   struct SeenRow {
     std::int32_t position;
     std::vector<float> q;

@@ -8,6 +8,11 @@ namespace mneme {
 template <typename T>
 concept Number = std::integral<T> || std::floating_point<T>;
 
+// A count as a factor.
+constexpr double real(std::integral auto n) {
+  return static_cast<double>(n);
+}
+
 // part / whole; 0 where whole is 0.
 template <Number A, Number B>
 constexpr double ratio(A part, B whole) {

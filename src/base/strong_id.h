@@ -17,7 +17,7 @@ struct StrongId {
   constexpr StrongId() = default;
   constexpr explicit StrongId(T v) : value(v) {}
   constexpr bool valid() const { return value >= 0; }
-  constexpr auto operator<=>(const StrongId&) const = default;
+  constexpr auto operator<=>(const StrongId&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 }  // namespace mneme

@@ -48,6 +48,8 @@ class Event {
 
   CUevent_st* get() const { return handle_; }
   void record(const Stream& stream) const;
+  // As record(); while `stream` is captured, a node of the graph, so that every replay records the event again.
+  void record_replayed(const Stream& stream) const;
   void synchronize() const;
   bool happened() const;
   // Seconds from `begin` to this event. Requires  both were made with kTimed and have completed.

@@ -42,6 +42,13 @@ void Event::record(const Stream& stream) const {
   cuda_check(cudaEventRecord(handle_, stream.get()), "recording an event");
 }
 
+void Event::record_replayed(const Stream& stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda_check(cudaStreamIsCapturing(stream.get(), &status), "asking for a capture");
+  const unsigned flags = status == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
+  cuda_check(cudaEventRecordWithFlags(handle_, stream.get(), flags), "recording an event");
+}
+
 bool Event::happened() const {
   const cudaError_t error = cudaEventQuery(handle_);
   if (error != cudaErrorNotReady) cuda_check(error, "asking for an event");

@@ -392,7 +392,7 @@ std::size_t Engine::kv_bytes(RequestId id) const {
 }
 
 std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {
-  return impl_->find(id).prompt_scores;
+  return impl_->find(id).scores.prompt;
 }
 
 std::int64_t Engine::reserved_blocks() const {

@@ -27,7 +27,7 @@
 #include "mneme/options.h"
 #include "src/base/function_ref.h"
 #include "src/base/progress.h"
-#include "src/engine/scheduler.h"
+#include "src/engine/schedule/scheduler.h"
 #include "src/methods/stats/method_stats.h"
 #include "src/model/model.h"
 #include "src/sampler/sampler.h"
@@ -150,13 +150,13 @@ class Engine {
   //
   // Errors  as fork.
   void keep_going(RequestId id, RequestInput input);
-  // Ends a running or waiting request before the next step, which returns its event, and gives up its sequence; gives up
+  // Ends a running or waiting request before the next step, which returns its event, and frees its sequence; frees
   // a kept one. Unknown ids are ignored.
   void cancel(RequestId id);
   // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStop. The sequence
   // is kept if that was asked for. Other ids are ignored.
   void stop(RequestId id);
-  // Gives up a kept sequence's memory.
+  // Frees a kept sequence's memory.
   void release(RequestId id) { cancel(id); }
   // A kept sequence from elsewhere (a saved session): its tokens, of which the first n_computed have keys and values;
   // `fill` writes these, and may drop some. `method`: what the sequence's method remembers, if anything. Where memory
@@ -229,7 +229,7 @@ class Engine {
   // Of all steps.
   struct Counts {
     std::int64_t preemptions = 0;
-    std::int64_t preempted_tokens = 0;  // computed tokens that these gave up
+    std::int64_t preempted_tokens = 0;  // computed tokens that these lost
   };
   Counts counts() const;
   // Prompt tokens that the next step computes at most beside answers (EngineOptions::inter_token_ms).

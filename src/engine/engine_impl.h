@@ -6,11 +6,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "src/engine/answer_forecast.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
-#include "src/engine/prefill_chunk.h"
 #include "src/engine/request.h"
+#include "src/engine/schedule/answer_forecast.h"
+#include "src/engine/schedule/prefill_chunk.h"
 
 namespace mneme {
 

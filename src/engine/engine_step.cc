@@ -80,7 +80,7 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   for (auto& [id, r] : requests) {
     if (r.get() != except && r->state != Request::State::kRunning && r->cache.length() > 0) holders.push_back(r.get());
   }
-  // Kept ones first, the longest unused ahead; then waiting ones, the latest ahead.
+  // Kept ones first, least recently used first; then waiting ones, the latest first.
   std::sort(holders.begin(), holders.end(), [](const Request* a, const Request* b) {
     if (a->active() != b->active()) return b->active();
     return a->active() ? a->last_used > b->last_used : a->last_used < b->last_used;
@@ -177,13 +177,14 @@ std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
   const bool on_device =
       forward->samples_on_device() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
         const Request& r = *row.request;
-        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && !r.on_logits && r.sampler.is_plain();
+        return !row.known(r) && r.max_tokens > 0 && r.scores.top_logprobs == 0 && !r.scores.on_logits &&
+               r.sampler.is_plain();
       });
   if (!on_device) return sample(batch, forward->run(input));
   std::vector<const Sampler*> samplers;
   for (const Batch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
   const std::span<const Sampler::SampledToken> sampled_tokens = forward->run_sampling(input, samplers);
-  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} choices for {} rows", sampled_tokens.size(),
+  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} tokens for {} rows", sampled_tokens.size(),
               batch.wanted.size());
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
@@ -208,17 +209,17 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
       if (wanted.known(r)) {
         const std::int32_t next = r.tokens[wanted.predicted];
         s.sampled = {.token = next, .logprob = log_probability(row, next)};
-        s.top = top_logprobs(row, r.score_prompt.value_or(0));
+        s.top = top_logprobs(row, r.scores.score_prompt.value_or(0));
       } else if (r.max_tokens > 0) {
         s.sampled = r.sampler.next(row);
-        s.top = top_logprobs(row, r.top_logprobs);
+        s.top = top_logprobs(row, r.scores.top_logprobs);
       }
     }
   };
   for (std::int64_t i = 0; i < n; ++i) {
     const Batch::Row& wanted = batch.wanted[i];
-    if (wanted.request->on_logits)
-      wanted.request->on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
+    if (wanted.request->scores.on_logits)
+      wanted.request->scores.on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
   }
   n == 1 ? sample_rows(0, 1, 0) : threads->parallel_for(n, 1, sample_rows);
   return samples;
@@ -265,8 +266,8 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
       Sample& s = samples[next];
       if (batch.wanted[next].predicted >= length) {
         if (r.max_tokens > 0) take_sample(r, std::move(s), event);
-      } else if (r.score_prompt) {
-        r.prompt_scores.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
+      } else if (r.scores.score_prompt) {
+        r.scores.prompt.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
       } else {
         r.stats.tail_log_likelihood += s.sampled.logprob;
         ++r.stats.tail_scored;

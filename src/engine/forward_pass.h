@@ -31,7 +31,7 @@ class ForwardPass {
   virtual void set_observer(DecodeObserver*) {}
   // Whether run_sampling() may be called: tokens are then selected where the logits are.
   virtual bool samples_on_device() const { return false; }
-  // As run, with the choice of each sampler (one for each row of logits; all is_plain()) in place of the logits.
+  // As run, with the token of each sampler (one for each row of logits; all is_plain()) in place of the logits.
   // Samplers stay as they are. Valid until the next call.
   virtual std::span<const Sampler::SampledToken> run_sampling(const ForwardInput&, std::span<const Sampler* const>) {
     return {};

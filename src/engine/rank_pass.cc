@@ -19,6 +19,8 @@ const char* rank_refusal(const Plan& plan) {
   if (r.norm) return "counts its budget over all heads of a layer (budget=norm)";
   if (r.prefill_end && std::holds_alternative<HeadShare>(r.prefill_end->share))
     return "shares its budget out over the heads of a layer";
+  if (r.prefill_end && std::holds_alternative<PreferenceShare>(r.prefill_end->share))
+    return "shares its budget out by the attention of all heads (share=preference)";
   if (r.prefill_end && r.prefill_end->scope != DropScope::kKvHead) return "drops for all heads of a layer at once";
   if (r.full_heads) return "names heads of the whole model (full_heads)";
   return nullptr;

@@ -88,7 +88,7 @@ RequestView Request::view(std::int32_t scored_rows, std::int64_t blocks_to_end) 
           .first_window = window - cache.length() % window,
           .window = window,
           .blocks_to_end = blocks_to_end,
-          .most_rows = score_prompt ? scored_rows : 0,
+          .most_rows = scores.score_prompt ? scored_rows : 0,
           .priority = priority,
           .held = held,
           .group = group,
@@ -117,11 +117,11 @@ void Request::begin_turn(RequestInput input) {
   begun = false;
   keep = input.keep_sequence;
   held = false;
-  score_tail = input.score_tail;
-  score_prompt = input.score_prompt;
-  prompt_scores.clear();
-  top_logprobs = input.top_logprobs;
-  on_logits = std::move(input.on_logits);
+  scores = {.score_tail = input.score_tail,
+            .score_prompt = input.score_prompt,
+            .top_logprobs = input.top_logprobs,
+            .on_logits = std::move(input.on_logits),
+            .prompt = {}};
   stats = {};
   state = State::kWaiting;
 }

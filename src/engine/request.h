@@ -11,7 +11,7 @@
 
 #include "src/base/size32.h"
 #include "src/engine/engine.h"
-#include "src/engine/scheduler.h"
+#include "src/engine/schedule/scheduler.h"
 #include "src/kv/sequence_cache.h"
 #include "src/sampler/sampler.h"
 
@@ -19,6 +19,15 @@ namespace mneme {
 
 // Errors  kRequest: the plan needs tokens that the sequence has dropped.
 void check_dropped(const SequenceCache& cache, const Plan* plan);
+
+// What somebody is told of a request's logits: RequestInput's fields of these names, and the prompt's scores so far.
+struct RequestScores {
+  bool score_tail = false;
+  std::optional<std::int32_t> score_prompt;
+  std::int32_t top_logprobs = 0;
+  std::function<void(std::int32_t, std::span<const float>)> on_logits;
+  std::vector<PromptScore> prompt;
+};
 
 struct Request {
   enum class State : std::uint8_t { kWaiting, kRunning, kKept, kEnded };
@@ -44,11 +53,7 @@ struct Request {
   bool begun = false;  // has had rows
   bool keep = false;
   bool held = false;  // gets no rows until Engine::unhold()
-  bool score_tail = false;
-  std::optional<std::int32_t> score_prompt;
-  std::vector<PromptScore> prompt_scores;
-  std::int32_t top_logprobs = 0;
-  std::function<void(std::int32_t, std::span<const float>)> on_logits;
+  RequestScores scores;
   std::unique_ptr<MethodState> method;  // null: full attention
   RequestStats stats;
   std::int64_t last_used = 0;  // of the engine's count of turns: which kept sequence was used last
@@ -70,11 +75,11 @@ struct Request {
   // Tokens from here on go one a step, through the method.
   std::int32_t decode_from() const { return std::max(prompt_end - tail, refill_end); }
   // Rows of the prompt, or of the answer, that somebody is told of are not computed twice.
-  bool preemptible() const { return !score_tail && !score_prompt && !on_logits; }
+  bool preemptible() const { return !scores.score_tail && !scores.score_prompt && !scores.on_logits; }
   // The row of the last computed token is scored against the token that follows it.
-  bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
+  bool wants_score() const { return scores.score_tail && cache.length() > decode_from() && cache.length() < length(); }
   // The rows of a chunk that ends at cache.length() are wanted, all of them.
-  bool wants_prompt_scores() const { return score_prompt.has_value() && cache.length() <= prompt_end; }
+  bool wants_prompt_scores() const { return scores.score_prompt.has_value() && cache.length() <= prompt_end; }
   // A method dropped tokens, counted attention, or remembers queries: nothing of it can be had back from the middle.
   bool loses_all() const;
   // Forgets computed tokens from `length` on, or all of them where it can only lose all; they are computed again when

@@ -1,6 +1,7 @@
 #include "src/methods/drop_decider.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "src/base/check.h"
@@ -36,13 +37,19 @@ bool over_budget(std::int32_t layer, const SequenceCache& cache, const Plan& pla
 }
 
 bool ranks_by_mass(const Plan& plan) {
-  return plan.drops() && plan.recipe.prefill_end->rank == Rank::kMass;
+  return plan.drops() && plan.recipe.prefill_end->rank != Rank::kPosition;
+}
+
+// Last tokens that a drop keeps.
+std::int32_t window_kept(const Recipe& recipe) {
+  return std::max(0, recipe.recent - (recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
 }
 
 }  // namespace
 
 bool DropDecider::needs_mass(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
   if (plan.recipe.norm) return true;
+  if (plan.drops() && plan.recipe.prefill_end->rank == Rank::kStamp) return true;
   return ranks_by_mass(plan) && plan.observed_rows() != Plan::kAllRows && over_budget(layer, cache, plan);
 }
 
@@ -59,39 +66,46 @@ NormRule DropDecider::norm_rule(std::int32_t layer, const SequenceCache& cache, 
 void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   MethodState::Layer& state = rows.method->layer(layer);
-  const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
   state.pending.prefill_end = !rows.decodes;
   LayerStats& stats = rows.method->stats().layers[layer];
   if (!rows.decodes) {
     ++stats.retention.prefill_ends;
-    for (std::int32_t m = 0; m < n_kv; ++m) stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
+    for (std::int32_t m = 0; m < rows.cache->shape().n_kv_heads; ++m)
+      stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
   }
   if (plan.recipe.norm) return decide_by_norm(layer, rows, mass);
-  const std::int32_t n_keep = keep_count(layer, *rows.cache, plan);
-  if (over_budget(layer, *rows.cache, plan)) keep_by_rank(layer, rows, mass, n_keep);
+  if (by_all_layers(plan)) return defer(layer, rows, mass);
+  if (plan.recipe.prefill_end->rank == Rank::kStamp) {
+    decide_by_stamps(layer, rows, mass);
+  } else if (over_budget(layer, *rows.cache, plan)) {
+    keep_by_rank(layer, rows, mass, keep_count(layer, *rows.cache, plan));
+  }
+  count_kept(layer, rows);
+}
+
+// Of a prompt's end.
+void DropDecider::count_kept(std::int32_t layer, const DropRows& rows) {
   if (rows.decodes) return;
-  const auto& kept = state.pending.kept;
-  for (std::int32_t m = 0; m < n_kv; ++m) {
-    std::int32_t n = kept.empty() ? rows.cache->n_stored(layer, m) : 0;
-    for (std::size_t i = 0; !kept.empty() && i < kept[m].size(); ++i) n += kept[m][i].end - kept[m][i].begin;
-    stats.retention.kept_tokens += n;
+  const auto& kept = rows.method->layer(layer).pending.kept;
+  std::int64_t& total = rows.method->stats().layers[layer].retention.kept_tokens;
+  for (std::int32_t m = 0; m < rows.cache->shape().n_kv_heads; ++m) {
+    if (kept.empty()) total += rows.cache->n_stored(layer, m);
+    for (std::size_t i = 0; !kept.empty() && i < kept[m].size(); ++i) total += kept[m][i].end - kept[m][i].begin;
   }
 }
 
-void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
+// scores_, smoothed between sinks and window, and sinks_; of the first head alone where all decide together.
+void DropDecider::rank_heads(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   const Recipe& recipe = plan.recipe;
   const DropStage& stage = *recipe.prefill_end;
-  MethodState::Layer& state = rows.method->layer(layer);
+  const MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads,
                      rows_a_head = mass.by == LayerMass::By::kQueryHead ? plan.shape.group() : 1;
   const bool one = stage.scope == DropScope::kLayer, all_rows = plan.observed_rows() == Plan::kAllRows;
-  const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
-  auto& kept = state.pending.kept;
-  kept.resize(n_kv);
   scores_.resize(n_kv);
-  std::vector<std::int32_t> first(n_kv), keeps(n_kv, n_keep);
-  std::vector<std::span<const float>> ranked(n_kv);
+  sinks_.resize(n_kv);
+  const auto observed = static_cast<float>(rows.observed);
   for (std::int32_t m = 0; m < (one ? 1 : n_kv); ++m) {
     const std::size_t n = rows.cache->n_stored(layer, m);
     std::vector<float>& scores = scores_[m];
@@ -100,29 +114,107 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
       MNEME_CHECK(given.size() == n, "a layer decides for heads of {} and {} tokens", n, given.size());
       for (std::size_t t = 0; t < n; ++t) scores[t] += given[t];
     };
-    for (std::int32_t h = one ? 0 : m; h < (one ? n_kv : m + 1) && stage.rank == Rank::kMass; ++h) {
+    const auto add_variance = [&](std::span<const float> sums, std::span<const float> squares) {
+      for (std::size_t t = 0; t < n; ++t) {
+        const float variance =
+            observed < 2 ? 0.0f : std::max(0.0f, (squares[t] - sums[t] * sums[t] / observed) / (observed - 1));
+        scores[t] += sums[t] / observed + stage.gamma * variance;
+      }
+    };
+    for (std::int32_t h = one ? 0 : m; h < (one ? n_kv : m + 1) && stage.rank != Rank::kPosition; ++h) {
       if (all_rows) {
         add(state.pending.mass[h]);
-      } else {
-        for (std::int32_t g = 0; g < rows_a_head; ++g) add(mass.row(h * rows_a_head + g));
+        continue;
       }
+      for (std::int32_t g = h * rows_a_head; g < (h + 1) * rows_a_head; ++g)
+        stage.rank == Rank::kMassVariance ? add_variance(mass.row(g), mass.squares_of(g)) : add(mass.row(g));
     }
-    first[m] = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
-    const std::size_t begin = first[m], end = n - std::min<std::size_t>(n, recent);
-    if (begin >= end) continue;
-    smooth(std::span(scores).subspan(begin, end - begin), stage.smooth, stage.smooth_by, scratch_.smoothed);
-    ranked[m] = std::span(scores).subspan(begin, end - begin);
+    sinks_[m] = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
+    const std::int32_t begin = sinks_[m], end = size32(scores) - std::min(size32(scores), window_kept(recipe));
+    if (begin < end)
+      smooth(std::span(scores).subspan(begin, end - begin), stage.smooth, stage.smooth_by, scratch_.smoothed);
   }
+}
+
+void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
+  const Recipe& recipe = rows.method->plan().recipe;
+  const DropStage& stage = *recipe.prefill_end;
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, recent = window_kept(recipe);
+  const bool one = stage.scope == DropScope::kLayer;
+  auto& kept = rows.method->layer(layer).pending.kept;
+  kept.resize(n_kv);
+  rank_heads(layer, rows, mass);
+  std::vector<std::int32_t> keeps(n_kv, n_keep);
   if (const auto* share = std::get_if<HeadShare>(&stage.share)) {
+    std::vector<std::span<const float>> ranked(n_kv);
+    for (std::int32_t m = 0; m < n_kv; ++m) {
+      const std::int32_t begin = sinks_[m], end = size32(scores_[m]) - std::min(size32(scores_[m]), recent);
+      if (begin < end) ranked[m] = std::span<const float>(scores_[m]).subspan(begin, end - begin);
+    }
     keeps = head_keeps(*share, ranked, std::max(0, n_keep - recent - recipe.sink));
-    for (std::int32_t m = 0; m < n_kv; ++m) keeps[m] += recent + first[m];
+    for (std::int32_t m = 0; m < n_kv; ++m) keeps[m] += recent + sinks_[m];
   }
   for (std::int32_t m = 0; m < n_kv; ++m) {
     if (one && m > 0)
       kept[m] = kept[0];
     else
-      keep_largest(scores_[m], first[m], recent, keeps[m], scratch_, kept[m]);
+      keep_largest(scores_[m], sinks_[m], recent, keeps[m], scratch_, kept[m]);
   }
+}
+
+// Saves what the last layer needs to decide for all of them.
+void DropDecider::defer(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+  const Plan& plan = rows.method->plan();
+  MethodState::Pending& pending = rows.method->layer(layer).pending;
+  if (over_budget(layer, *rows.cache, plan)) {
+    const auto& share = std::get<PreferenceShare>(plan.recipe.prefill_end->share);
+    rank_heads(layer, rows, mass);
+    pending.scores = scores_;
+    double variance = 0;
+    const double n = rows.observed;
+    for (std::int32_t h = 0; h < size32(mass.length) && n > 1; ++h) {
+      const std::span<const float> sums = mass.row(h), squares = mass.squares_of(h);
+      const std::int32_t end = size32(sums) - std::min(size32(sums), plan.recipe.recent);
+      for (std::int32_t t = 0; t < end; ++t)
+        variance += std::max(0.0, (double{squares[t]} - double{sums[t]} * sums[t] / n) / (n - 1));
+    }
+    pending.preference = std::pow(mass.entropy, 1 / double{share.tau1}) * std::pow(variance, 1 / double{share.tau2});
+  }
+  std::int32_t last = layer;
+  for (std::int32_t l = layer + 1; l < plan.shape.n_layers; ++l)
+    if (plan.compressed(l)) last = l;
+  if (last == layer) share_by_preference(rows);
+}
+
+// The layers that are over the budget share what they have together.
+void DropDecider::share_by_preference(const DropRows& rows) {
+  const Plan& plan = rows.method->plan();
+  const Recipe& recipe = plan.recipe;
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
+  std::vector<std::int32_t> layers, caps;
+  std::vector<double> preference;
+  for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) {
+    const MethodState::Pending& pending = rows.method->layer(l).pending;
+    if (!plan.compressed(l) || pending.scores.empty()) continue;
+    layers.push_back(l);
+    preference.push_back(pending.preference);
+    caps.push_back(most_stored(l, *rows.cache) - recipe.recent);
+  }
+  const std::vector<std::int32_t> keeps =
+      preference_keeps(preference, caps, std::int64_t{recipe.budget - recipe.recent} * std::ssize(layers));
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    MethodState::Pending& pending = rows.method->layer(layers[i]).pending;
+    pending.kept.resize(n_kv);
+    for (std::int32_t m = 0; m < n_kv; ++m) {
+      const std::int32_t sinks = rows.cache->rank_of(layers[i], m, std::min(recipe.sink, rows.cache->length()));
+      const bool one = recipe.prefill_end->scope == DropScope::kLayer;
+      keep_largest(pending.scores[one ? 0 : m], sinks, recipe.recent, keeps[i] + recipe.recent, scratch_,
+                   pending.kept[m]);
+    }
+    pending.scores.clear();
+  }
+  for (std::int32_t l = 0; l < plan.shape.n_layers; ++l)
+    if (plan.compressed(l)) count_kept(l, rows);
 }
 
 void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, LayerMass& mass) {

@@ -21,13 +21,19 @@ struct LayerMass {
   std::vector<float> values;
   std::vector<std::size_t> first, length;
 
-  void clear() { values.clear(), first.clear(), length.clear(); }
+  // With rank=mass_var, by query head: sums of the squares, laid out as `values`, and the entropy of all rows and heads
+  // over the tokens before the window.
+  std::vector<float> squares;
+  double entropy = 0;
+
+  void clear() { values.clear(), squares.clear(), first.clear(), length.clear(), entropy = 0; }
   void add_row(std::size_t n) {
     first.push_back(values.size());
     length.push_back(n);
     values.resize(values.size() + n, 0.0f);
   }
   std::span<float> row(std::int32_t h) { return std::span(values).subspan(first[h], length[h]); }
+  std::span<const float> squares_of(std::int32_t h) const { return std::span(squares).subspan(first[h], length[h]); }
 };
 
 // The rows that gave the mass; their keys are the last stored.
@@ -52,15 +58,30 @@ class DropDecider {
   static bool needs_suffix_alone(const Plan& plan);
   static NormRule norm_rule(std::int32_t layer, const SequenceCache& cache, const Plan& plan);
 
+  // Whether decide() looks at squares and entropy of the mass, by query head.
+  static bool needs_moments(const Plan& plan) {
+    return plan.drops() && plan.recipe.prefill_end->rank == Rank::kMassVariance;
+  }
+  // Whether a layer's decision waits for all others': decide() is then called layer by layer, in one thread.
+  static bool by_all_layers(const Plan& plan) {
+    return plan.drops() && std::holds_alternative<PreferenceShare>(plan.recipe.prefill_end->share);
+  }
+
   // Requires  mass where needs_mass(); per query head for the norm rule. Modifies mass.
   void decide(std::int32_t layer, const DropRows& rows, LayerMass& mass);
 
  private:
+  void rank_heads(std::int32_t layer, const DropRows& rows, LayerMass& mass);
   void keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep);
+  void defer(std::int32_t layer, const DropRows& rows, LayerMass& mass);
+  void share_by_preference(const DropRows& rows);
+  static void count_kept(std::int32_t layer, const DropRows& rows);
+  void decide_by_stamps(std::int32_t layer, const DropRows& rows, LayerMass& mass);
   void decide_by_norm(std::int32_t layer, const DropRows& rows, LayerMass& mass);
 
   KeepScratch scratch_;
   std::vector<std::vector<float>> scores_;  // by KV head
+  std::vector<std::int32_t> sinks_;         // by KV head: sinks stored
 };
 
 }  // namespace mneme

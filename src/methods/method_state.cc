@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/methods/list_units.h"
 
@@ -260,6 +261,9 @@ void MethodState::step_back(std::int32_t length) {
     layer.observed_queries.n = std::max(0, layer.observed_queries.n - std::max(0, layer.observed_queries.end - length));
     layer.observed_queries.end = std::min(layer.observed_queries.end, length);
     layer.pending = {};
+    for (auto& pages : layer.stamps)
+      while (!pages.empty() && pages.back().end >= length) pages.pop_back();
+    layer.prompt_end = std::min(layer.prompt_end, length);
     if (length > 0) continue;
     layer.budget = 0;
     for (auto& mass : layer.mass) mass.clear();
@@ -316,6 +320,8 @@ void MethodState::commit(SequenceCache& cache) {
     if (pending.prefill_end) layer.observed_queries = {};
     if (pending.budget > 0) layer.budget = pending.budget;
     if (!pending.mass.empty()) layer.mass.swap(pending.mass);
+    if (!pending.stamps.empty()) layer.stamps.swap(pending.stamps);
+    if (pending.prefill_end) layer.prompt_end = cache.length();
     LayerStats& stats = stats_.layers[l];
     for (std::size_t h = 0; h < pending.kept.size(); ++h) {
       const std::int32_t index = count32(l), head = count32(h);
@@ -333,8 +339,7 @@ void MethodState::commit(SequenceCache& cache) {
     }
   }
   cache.keep(kept);
-  if (prefill_end)
-    stats_.prefill_end_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (prefill_end) stats_.prefill_end_seconds += seconds_since(start);
 }
 
 void MethodState::truncate(std::int32_t length) {
@@ -374,6 +379,7 @@ std::size_t MethodState::state_bytes() const {
     for (const KeyFrame& frame : layer.frames)
       bytes += frame.values == nullptr ? 0 : frame.values->size() * sizeof(float);
     for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
+    for (const auto& pages : layer.stamps) bytes += pages.size() * sizeof(PageStamp);
     if (layer.memory) bytes += layer.memory->bytes();
     for (const auto* list : {&layer.attended, &layer.speculative})
       for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);

@@ -20,6 +20,7 @@
 #include "src/selection/cluster/partition.h"
 #include "src/selection/index/unit_table.h"
 #include "src/selection/layer/entropy_cut.h"
+#include "src/selection/mass/page_stamps.h"
 #include "src/selection/summary/key_frame.h"
 #include "src/tensor/buffer.h"
 
@@ -57,10 +58,14 @@ class MethodState {
   };
   // Decisions of a step, per KV head.
   struct Pending {
-    std::vector<std::vector<TokenRange>> kept;  // ranks to keep; empty: no drop
-    std::vector<std::vector<float>> mass;       // replaces Layer::mass; empty: unchanged
-    std::int32_t budget = 0;                    // 0: unchanged
-    bool prefill_end = false;                   // decided at the end of a prefill
+    std::vector<std::vector<TokenRange>> kept;   // ranks to keep; empty: no drop
+    std::vector<std::vector<float>> mass;        // replaces Layer::mass; empty: unchanged
+    std::vector<std::vector<PageStamp>> stamps;  // replaces Layer::stamps; empty: unchanged
+    // Where layers share a budget by preference: what the last of them needs to decide for all.
+    std::vector<std::vector<float>> scores;  // by KV head, smoothed, of the tokens that are ranked
+    double preference = 0;
+    std::int32_t budget = 0;   // 0: unchanged
+    bool prefill_end = false;  // decided at the end of a prefill
   };
   // Steps are identified by the number of tokens stored when they run; -1: none.
   struct Layer {
@@ -83,6 +88,8 @@ class MethodState {
     ObservedRows observed_queries;                       // for the end of a prefill
     // By KV head: mass that every stored token received so far, oldest first; only where all rows count.
     std::vector<std::vector<float>> mass;
+    std::vector<std::vector<PageStamp>> stamps;  // by KV head, of rank=stamp: complete pages behind the sinks
+    std::int32_t prompt_end = 0;                 // of rank=stamp: length at the last prompt's end
     Pending pending;
     std::optional<LayerMemory> memory;  // with selection per layer
   };

@@ -2,11 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/seconds.h"
 #include "src/selection/mass/attention_mass.h"
 
 namespace mneme {
+
+namespace {
+
+// A row's attention to the tokens of query head h, laid out as `mass`.
+void add_moments(std::span<const float> row, std::int32_t h, std::int32_t recent, LayerMass& mass) {
+  const std::size_t first = mass.first[h], n = mass.length[h], ranked = n - std::min<std::size_t>(n, recent);
+  for (std::size_t t = 0; t < n; ++t) {
+    const float a = row[first + t];
+    mass.values[first + t] += a;
+    mass.squares[first + t] += a * a;
+    if (t < ranked) mass.entropy -= double{a} * std::log(double{a} + 1e-10);
+  }
+}
+
+}  // namespace
 
 bool PrefillEnd::wants_lse(std::int32_t layer, const SeenRows& rows) {
   if (rows.method == nullptr || rows.n_rows == 0) return false;
@@ -30,7 +47,8 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
     }
     if (rows.decodes ? DropDecider::each_step(plan) : rows.prefill_left == 0) {
       mass_.clear();
-      if (DropDecider::needs_mass(layer, *rows.cache, plan)) take_mass(layer, rows, shape);
+      if (DropDecider::needs_mass(layer, *rows.cache, plan))
+        DropDecider::needs_moments(plan) ? take_moments(layer, rows, shape) : take_mass(layer, rows, shape);
       decider_.decide(layer,
                       {.cache = rows.cache,
                        .method = rows.method,
@@ -39,9 +57,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
                        .suffix = {}},
                       mass_);
     }
-    if (!rows.decodes)
-      rows.method->stats().prefill_end_seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (!rows.decodes) rows.method->stats().prefill_end_seconds += seconds_since(start);
   }
 }
 
@@ -120,6 +136,39 @@ void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const Atten
                      .mass_stride = static_cast<std::int64_t>(mass_.length[first])});
   }
   attention_mass_cpu(heads, shape, MassBy::kQueryHead, context_);
+}
+
+// The same row by row, with the sums of squares, and the entropy over the tokens before the window.
+void PrefillEnd::take_moments(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
+  const MethodState::ObservedRows& seen = rows.method->layer(layer).observed_queries;
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group,
+                     recent = rows.method->plan().recipe.recent;
+  mass_.by = LayerMass::By::kQueryHead;
+  for (std::int32_t h = 0; h < n_heads; ++h) mass_.add_row(rows.cache->n_stored(layer, h / shape.group));
+  mass_.squares.assign(mass_.values.size(), 0.0f);
+  for (std::int32_t i = 0; i < seen.n; ++i) {
+    row_mass_.assign(mass_.values.size(), 0.0f);
+    runs_.clear();
+    first_run_.assign(1, 0);
+    for (std::int32_t m = 0; m < n_kv; ++m) {
+      rows.cache->append_runs(layer, m, 0, rows.cache->length() - (seen.n - 1 - i), runs_);
+      first_run_.push_back(runs_.size());
+    }
+    std::vector<MassHead> heads;
+    for (std::int32_t m = 0; m < n_kv; ++m) {
+      const std::size_t first = mass_.first[m * shape.group];
+      heads.push_back({.q = seen.q.data() + (std::int64_t{i} * n_heads + m * shape.group) * shape.head_dim,
+                       .q_stride = std::int64_t{n_heads} * shape.head_dim,
+                       .lse = seen.lse.data() + std::int64_t{i} * n_heads + m * shape.group,
+                       .lse_stride = n_heads,
+                       .n_rows = 1,
+                       .runs = std::span(runs_).subspan(first_run_[m], first_run_[m + 1] - first_run_[m]),
+                       .mass = row_mass_.data() + first,
+                       .mass_stride = static_cast<std::int64_t>(mass_.length[m * shape.group])});
+    }
+    attention_mass_cpu(heads, shape, MassBy::kQueryHead, context_);
+    for (std::int32_t h = 0; h < n_heads; ++h) add_moments(row_mass_, h, recent, mass_);
+  }
 }
 
 }  // namespace mneme

@@ -38,10 +38,12 @@ class PrefillEnd {
   void sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
   void save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
   void take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void take_moments(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
 
   CpuContext context_;
   DropDecider decider_;
   LayerMass mass_;  // of the current sequence, by query head
+  std::vector<float> row_mass_;
   std::vector<KvRun> runs_;
   std::vector<std::size_t> first_run_;
 };

@@ -49,7 +49,7 @@ std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
   return rows;
 }
 
-// x += share times the expert's product, of its rows.
+// x += share times the expert's output, of its rows.
 void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const RoutedRow> rows) {
   const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = p.config.experts.ffn;
   const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
@@ -59,12 +59,12 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
            std::array{GemmOutput{.w = &e.gate, .y = g, .bias = or_null(e.gate_bias)},
                       GemmOutput{.w = &e.up, .y = u, .bias = or_null(e.up_bias)}},
            p.context);
-  const TensorView product = p.memory.ffn_hidden.get(DType::kF32, m, ffn);
+  const TensorView activated = p.memory.ffn_hidden.get(DType::kF32, m, ffn);
   const double limit = p.config.experts.limit;
-  limit > 0.0 ? clamped_swiglu_cpu(g, u, static_cast<float>(limit), product, p.context)
-              : swiglu_cpu(g, u, product, p.context);
+  limit > 0.0 ? clamped_swiglu_cpu(g, u, static_cast<float>(limit), activated, p.context)
+              : swiglu_cpu(g, u, activated, p.context);
   const TensorView out = p.memory.expert_out.get(DType::kF32, m, hidden);
-  gemm_cpu(product, std::array{GemmOutput{.w = &e.down, .y = out, .bias = or_null(e.down_bias)}}, p.context);
+  gemm_cpu(activated, std::array{GemmOutput{.w = &e.down, .y = out, .bias = or_null(e.down_bias)}}, p.context);
   for (std::int64_t i = 0; i < m; ++i) {
     float* x = p.x.row_as<float>(rows[i].row);
     const float* y = out.row_as<float>(i);

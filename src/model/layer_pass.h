@@ -76,7 +76,7 @@ void scale_queries(LayerPass& p);   // q *= 1 + beta ln(1 + floor(position / ori
 void attend(LayerPass& p);          // stores k and v; x += attention(q) W_o^T + bias, sinks in its denominators
 void ffn_norm(LayerPass& p);        // h = RMSNorm(x)
 void swiglu(LayerPass& p);          // x += (silu(h W_gate^T) * h W_up^T) W_down^T
-void experts(LayerPass& p);         // x += sum over the experts a row is routed to, of swiglu's product by its share
+void experts(LayerPass& p);         // x += sum over the experts a row is routed to, of its output by its share
 
 }  // namespace parts
 }  // namespace mneme

@@ -14,7 +14,7 @@ namespace mneme {
 
 enum class Op : std::uint8_t { kProducts, kAttention, kPointwise, kHead, kOther };
 inline constexpr std::array kOps = {Op::kProducts, Op::kAttention, Op::kPointwise, Op::kHead, Op::kOther};
-// "products" (GEMMs of the layers), "attention" (including the store of keys and values), "norms, rope, swiglu", "head"
+// "GEMM" (those of the layers), "attention" (including the store of keys and values), "norms, rope, swiglu", "head"
 // (including its norm), "other" (rows, tables, embedding).
 std::string_view op_name(Op op);
 

@@ -171,6 +171,7 @@ void check_drop(const Recipe& r, std::vector<std::string>& reasons) {
   const auto* last = std::get_if<LastRows>(&r.rows);
   const bool each_step = stage.when == DropWhen::kOverBudget;
   if (r.decode) reasons.push_back("a method that drops attends all that is left: it selects nothing");
+  check_rank(r, reasons);
   check_share(r, reasons);
   if (stage.smooth < 1 || stage.smooth % 2 == 0)
     reasons.push_back(fmt::format("smoothing over {} tokens: expected an odd number", stage.smooth));

@@ -27,7 +27,9 @@ std::string fit_defaults(const RegionGiven& given, Recipe& r) {
   const std::int64_t fixed = (given.sink ? sink : 0) + std::int64_t{given.recent && !window_only ? recent : 0};
   const std::int64_t defaults = (given.sink ? 0 : sink) + std::int64_t{given.recent || window_only ? 0 : recent};
   const std::int64_t left = std::max<std::int64_t>(r.budget - fixed, 0), half = left / 2;
-  if (defaults > (r.prefill_end ? left : half)) {
+  // What drops token by token needs none beside them; pages do.
+  const bool by_token = r.prefill_end && r.prefill_end->rank != Rank::kStamp;
+  if (defaults > (by_token ? left : half)) {
     const auto shrunk = [&](std::int32_t n) { return static_cast<std::int32_t>(half * n / defaults); };
     if (!given.sink) r.sink = shrunk(sink);
     if (!given.recent && !window_only) r.recent = shrunk(recent);

@@ -105,8 +105,15 @@ const std::array kKeys = {
          "when the rest is dropped: at the end of a prefill, or also in every step"},
         [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).when = parse_name(k, v, kWhens); },
         [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->when, kWhens) : std::string(); }},
-    Key{{"rank", "mass | position", "what stays first: the most attended tokens, or the newest"},
-        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).rank = parse_name(k, v, kRanks); },
+    Key{{"rank", "mass | position | mass_var | stamp",
+         "what stays first: the most attended tokens, the newest, those of the largest mean and variance of attention "
+         "over the rows, or the pages that a step attended last"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          DropStage& stage = drop_of(r, k);
+          stage.rank = parse_name(k, v, kRanks);
+          if (stage.rank != Rank::kMassVariance) stage.gamma = DropStage{}.gamma;
+          if (stage.rank != Rank::kStamp) stage.stamps = {};
+        },
         [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->rank, kRanks) : std::string(); }},
     Key{{"smooth", "none | mean:N | max:N", "pooling of attention over N neighbours before ranking"},
         [](Recipe& r, std::string_view k, std::string_view v) { set_smooth(drop_of(r, k), k, v); },
@@ -385,9 +392,40 @@ const std::array kKeys = {
           decode_of(r, k).hold = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
         },
         [](const Recipe& r) { return r.decode ? std::to_string(r.decode->hold) : std::string(); }},
-    Key{{"share", "even | pyramid:BETA | heads:FLOOR | heads_safe:FLOOR",
+    Key{{"gamma", "number", "rank=mass_var: weight of the variance beside the mean"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          drop_of(r, k, Rank::kMassVariance, "rank=mass_var").gamma = parse_number<float>(k, v, 0.0f, 1e9f);
+        },
+        [](const Recipe& r) { return ranks_by(r, Rank::kMassVariance) ? fmt::to_string(r.prefill_end->gamma) : ""; }},
+    Key{{"stamp_page", "tokens", "rank=stamp: consecutive stored tokens that are dropped together"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          drop_of(r, k, Rank::kStamp, "rank=stamp").stamps.page = parse_number<std::int32_t>(k, v, 1, 1024);
+        },
+        [](const Recipe& r) {
+          return ranks_by(r, Rank::kStamp) ? std::to_string(r.prefill_end->stamps.page) : std::string();
+        }},
+    Key{{"stamp", "mass | half",
+         "rank=stamp: a step stamps pages that receive more than this share of its attention, or the half that "
+         "receives most"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          drop_of(r, k, Rank::kStamp, "rank=stamp").stamps.above =
+              v == "half" ? 0.0f : parse_number<float>(k, v, 1e-12f, 1.0f);
+        },
+        [](const Recipe& r) {
+          if (!ranks_by(r, Rank::kStamp)) return std::string();
+          return r.prefill_end->stamps.above == 0 ? "half" : fmt::to_string(r.prefill_end->stamps.above);
+        }},
+    Key{{"pin_prompt", "no | yes", "rank=stamp: pages of prompts are dropped after all others"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          drop_of(r, k, Rank::kStamp, "rank=stamp").stamps.pin_prompt = parse_name(k, v, kFlags);
+        },
+        [](const Recipe& r) {
+          return ranks_by(r, Rank::kStamp) ? print_name(r.prefill_end->stamps.pin_prompt, kFlags) : std::string();
+        }},
+    Key{{"share", "even | pyramid:BETA | heads:FLOOR | heads_safe:FLOOR | preference:TAU1-TAU2",
          "what is kept: as much in every head; less in every layer than in the one below; by where a layer's largest "
-         "masses fall, with a floor for every head (safe: exactly the budget)"},
+         "masses fall, with a floor for every head (safe: exactly the budget); more in layers whose attention is "
+         "spread and changes"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           Share& share = drop_of(r, k).share;
           if (v == "even")
@@ -398,8 +436,11 @@ const std::array kKeys = {
             share = HeadShare{.floor = parse_number<float>(k, v.substr(6), 0.0f, 1.0f)};
           else if (v.starts_with("heads_safe:"))
             share = HeadShare{.floor = parse_number<float>(k, v.substr(11), 0.0f, 1.0f), .exact = true};
+          else if (const auto dash = v.find('-'); v.starts_with("preference:") && dash != v.npos)
+            share = PreferenceShare{parse_number<float>(k, v.substr(11, dash - 11), 0.01f, 100.0f),
+                                    parse_number<float>(k, v.substr(dash + 1), 0.01f, 100.0f)};
           else
-            bad_value(k, v, "even, pyramid:BETA, heads:FLOOR or heads_safe:FLOOR");
+            bad_value(k, v, "even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR or preference:TAU1-TAU2");
         },
         [](const Recipe& r) {
           if (!r.prefill_end) return std::string();
@@ -407,6 +448,8 @@ const std::array kKeys = {
             return fmt::format("pyramid:{}", p->beta);
           if (const auto* h = std::get_if<HeadShare>(&r.prefill_end->share))
             return fmt::format("{}:{}", h->exact ? "heads_safe" : "heads", h->floor);
+          if (const auto* p = std::get_if<PreferenceShare>(&r.prefill_end->share))
+            return fmt::format("preference:{}-{}", p->tau1, p->tau2);
           return std::string("even");
         }},
     Key{{"full_heads", "none | FILE", "KV heads that attend everything: a line a layer, a number a head, 0.5 or more"},

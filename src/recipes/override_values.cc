@@ -141,6 +141,17 @@ DropStage& drop_of(Recipe& r, std::string_view key) {
   return *r.prefill_end;
 }
 
+DropStage& drop_of(Recipe& r, std::string_view key, Rank rank, std::string_view needed) {
+  DropStage& stage = drop_of(r, key);
+  if (stage.rank != rank)
+    fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs {}", key, r.name, needed);
+  return stage;
+}
+
+bool ranks_by(const Recipe& r, Rank rank) {
+  return r.prefill_end && r.prefill_end->rank == rank;
+}
+
 NormBudget& norm_of(Recipe& r, std::string_view key) {
   if (!r.norm) fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs budget=norm", key, r.name);
   return *r.norm;

@@ -55,7 +55,8 @@ inline constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}
 inline constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery},
                                        Name{"previous_layer", Probe::kPreviousLayer}};
 inline constexpr std::array kMatches = {Name{"mean", KeyMatch::kMean}, Name{"best", KeyMatch::kBest}};
-inline constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition}};
+inline constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition},
+                                      Name{"mass_var", Rank::kMassVariance}, Name{"stamp", Rank::kStamp}};
 inline constexpr std::array kScopes = {Name{"kv_head", DropScope::kKvHead}, Name{"layer", DropScope::kLayer}};
 inline constexpr std::array kWhens = {Name{"prefill_end", DropWhen::kPrefillEnd},
                                       Name{"over_budget", DropWhen::kOverBudget}};
@@ -115,6 +116,9 @@ std::string print_index(Index index);
 // All words: "none | keys | ...".
 std::string_view index_values();
 DropStage& drop_of(Recipe& r, std::string_view key);
+// The same of a recipe that ranks so. Errors  kOption: it does not; `needed` would make it.
+DropStage& drop_of(Recipe& r, std::string_view key, Rank rank, std::string_view needed);
+bool ranks_by(const Recipe& r, Rank rank);
 NormBudget& norm_of(Recipe& r, std::string_view key);
 MassRows parse_rows(std::string_view key, std::string_view value);
 void set_smooth(DropStage& stage, std::string_view key, std::string_view value);

@@ -41,6 +41,8 @@ Recipe q_llm(const RecipeOptions& options);
 Recipe lm_infinite(const RecipeOptions& options);
 Recipe twilight(const RecipeOptions& options);
 Recipe pyramidkv(const RecipeOptions& options);
+Recipe cake(const RecipeOptions& options);
+Recipe raas(const RecipeOptions& options);
 Recipe adakv(const RecipeOptions& options);
 Recipe razor_attention(const RecipeOptions& options);
 Recipe duo_attention(const RecipeOptions& options);

@@ -280,7 +280,7 @@ void Metrics::append_methods(Page& page) const {
                  &MethodCounts::kv_bytes);
   method_counter("kv_retrieval_selections_total", "Selections with a step's own query.", &MethodCounts::selections);
   method_counter("kv_retrieval_reused_total", "Selections made one step ahead.", &MethodCounts::reused);
-  method_counter("kv_retrieval_correction_checks_total", "Selections made ahead that a gate looked at.",
+  method_counter("kv_retrieval_correction_checks_total", "Speculative selections that a gate looked at.",
                  &MethodCounts::checks);
   method_counter("kv_retrieval_corrections_total", "Of these, made again.", &MethodCounts::corrections);
   page.histogram("kv_retrieval_audit_recall", "Recall of audited answers against full attention.", audit_recall_);

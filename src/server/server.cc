@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/seconds.h"
 #include "src/engine/loop/kv_room.h"
 #include "src/formats/model_name.h"
 #include "src/server/api/api.h"
@@ -117,7 +118,7 @@ void Server::Impl::evict(const std::string& why) {
 void Server::Impl::wait_for_answers() {
   constexpr double kLook = 0.01, kLastWords = 2;
   if (http.exchanges() == 0 && loop.in_flight() == 0) return http.stop();
-  const double late = std::chrono::duration<double>(std::chrono::steady_clock::now() - stop_at).count();
+  const double late = seconds_since(stop_at);
   if (late > kLastWords) return http.stop();
   if (late >= 0)
     loop.fail_all({.kind = FailureKind::kShutdown, .message = "the server stopped before the answer was complete"});

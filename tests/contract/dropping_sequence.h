@@ -83,6 +83,7 @@ class Sequence {
   MethodState& method() { return method_; }
   PagePool& pool() { return *pool_; }
   ReferencePrefillEnd& reference(std::int32_t l) { return reference_[l]; }
+  std::vector<ReferencePrefillEnd>& references() { return reference_; }
   const std::vector<float>& queries(std::int32_t l) const { return queries_[l]; }
 
  private:

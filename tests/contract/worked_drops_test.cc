@@ -67,6 +67,7 @@ class Example {
     prefill_end_.run(0, std::span(&rows, 1), shape);
     method_->commit(cache_);
     reference_->see(whole_, {.q = q.data(), .n_rows = n, .decodes = decodes});
+    ReferencePrefillEnd::share_layers(std::span(reference_.get(), 1));
     std::vector<std::int32_t> positions;
     for (const TokenRange& r : cache_.stored(0, 0))
       for (std::int32_t t = r.begin; t < r.end; ++t) positions.push_back(t);
@@ -127,6 +128,33 @@ TEST(WorkedDrops, TovaKeepsWhatTheLastRowAttends) {
   EXPECT_THAT(e.prefill({6, 1, 2, 1, 0.5}), ElementsAre(0, 2, 3));
   EXPECT_THAT(e.decode(3), ElementsAre(0, 2, 5));
   EXPECT_THAT(e.decode(0.25), ElementsAre(0, 2, 5)) << "a step's own token may be the one";
+}
+
+// Three pages of two tokens, and one that is being written. At the first step the pages have 0, 0.3 and 0.6 of the
+// attention, so that the first one's stamp stays behind; when the fourth page is complete, it goes.
+TEST(WorkedDrops, RaasDropsThePageThatNoStepAttendedForLongest) {
+  Example e("raas", 8, "dense=none,sink=0,recent=0,stamp_page=2,stamp=0.01");
+  EXPECT_THAT(e.prefill({1e-4, 1e-4, 15, 15, 30, 30}), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(e.decode(10), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(e.decode(1), ElementsAre(2, 3, 4, 5, 6, 7)) << "eight tokens leave no room for the next step's";
+  // Two steps on the pages of 2, 4 and 6 have been attended: of equal stamps the oldest page goes.
+  EXPECT_THAT(e.decode(1), ElementsAre(2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(e.decode(1), ElementsAre(4, 5, 6, 7, 8, 9));
+}
+
+TEST(WorkedDrops, RaasKeepsAPinnedPromptWhileThereAreOtherPages) {
+  Example e("raas", 8, "dense=none,sink=0,recent=0,stamp_page=2,stamp=half,pin_prompt=yes");
+  EXPECT_THAT(e.prefill({1e-4, 1e-4, 1e-4}), ElementsAre(0, 1, 2));
+  for (int i = 0; i < 4; ++i) e.decode(10);
+  EXPECT_THAT(e.decode(10), ElementsAre(0, 1, 2, 3, 6, 7)) << "tokens 2 and 3 share a page, which is the prompt's";
+}
+
+// All rows have one query here: a token of weight w has w / 10 and w / 11, so that its variance grows with its mean and
+// CAKE keeps what SnapKV keeps.
+TEST(WorkedDrops, CakeWithEvenAttentionIsSnapKv) {
+  const std::vector<double> weights = {4, 1, 1, 2, 1, 1, 1};
+  EXPECT_THAT(Example("snapkv", 4, "recent=2,rows=2,smooth=none").prefill(weights), ElementsAre(0, 3, 5, 6));
+  EXPECT_THAT(Example("cake", 4, "recent=2,rows=2,smooth=none").prefill(weights), ElementsAre(0, 3, 5, 6));
 }
 
 }  // namespace

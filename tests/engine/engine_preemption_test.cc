@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "src/engine/answer_forecast.h"
 #include "src/engine/engine.h"
+#include "src/engine/schedule/answer_forecast.h"
 #include "tests/engine/hash_model.h"
 
 namespace mneme {

@@ -1,10 +1,10 @@
-#include "src/engine/prefill_chunk.h"
+#include "src/engine/schedule/prefill_chunk.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "src/engine/answer_forecast.h"
+#include "src/engine/schedule/answer_forecast.h"
 
 namespace mneme {
 namespace {

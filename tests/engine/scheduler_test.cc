@@ -1,4 +1,4 @@
-#include "src/engine/scheduler.h"
+#include "src/engine/schedule/scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -171,7 +171,7 @@ Case random_case(Rng& rng) {
   for (std::int64_t id = 0; id < n; ++id) {
     RequestView r = view(id, Phase::kWaiting, 1 + static_cast<std::int32_t>(rng.below(90)),
                          static_cast<std::int64_t>(rng.below(30)), static_cast<std::int32_t>(rng.below(3)) - 1);
-    // More than have places: somebody was displaced.
+    // More than there are sequence slots: somebody was displaced.
     if (running < c.limits.max_sequences + 2 && rng.below(2) == 0) {
       r.phase = rng.below(2) == 0 ? Phase::kDecode : Phase::kPrefill;
       if (r.phase == Phase::kDecode) r.tokens_left = 1;
@@ -194,7 +194,7 @@ void expect_rules(const Case& c) {
   std::int32_t total = 0, n_decode = 0, n_running = 0;
   std::int64_t promised = 0;
   const auto got = [&](const RequestView& r) { return given.contains(r.id); };
-  // All places are others', none of them less urgent.
+  // All sequence slots are others', none of them less urgent.
   const auto displaced = [&](const RequestView& r) {
     const auto holds = [&](const RequestView& other) {
       return other.id != r.id && other.priority >= r.priority && (other.phase != Phase::kWaiting || got(other));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,11 +113,18 @@ TEST(IncludeDirection, EveryRoomExists) {
   for (const std::string& room : rooms()) EXPECT_FALSE(files(room, {".h", ".cc"}).empty()) << room;
 }
 
-TEST(IncludeDirection, EveryRoomHasAReadme) {
-  for (const std::string& room : rooms()) {
-    const std::vector<std::string> text = lines(room + "/README.md");
-    EXPECT_GE(text.size(), 5u) << room << "/README.md: say what lives here, what never, and where to start reading";
-    EXPECT_LE(text.size(), 25u) << room << "/README.md is ten lines or little more";
+// A room with folders of its own says what is in them, and so does each of these.
+TEST(IncludeDirection, EveryFolderHasAReadmeAndFewSources) {
+  constexpr int kSources = 28;  // "about 25"
+  std::map<std::string, int> folders;
+  for (const char* top : {"src", "apps"})
+    for (const auto& file : files(top, {".h", ".cc", ".cu", ".cuh", ".js"})) ++folders[file.parent_path().string()];
+  EXPECT_GT(folders.size(), 60u) << "the test has lost the sources";
+  for (const auto& [folder, n_sources] : folders) {
+    const std::vector<std::string> text = lines(folder + "/README.md");
+    EXPECT_GE(text.size(), 5u) << folder << "/README.md: say what lives here, what never, and where to start reading";
+    EXPECT_LE(text.size(), 25u) << folder << "/README.md is ten lines or little more";
+    EXPECT_LE(n_sources, kSources) << folder << ": too many files to find one in; make rooms";
   }
 }
 

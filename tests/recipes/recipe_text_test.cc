@@ -34,7 +34,7 @@ const std::vector<std::pair<std::string_view, std::vector<std::string_view>>> kV
     {"first_in_norm", {"yes", "no"}},
     {"rows", {"3", "all"}},
     {"drop", {"prefill_end", "over_budget"}},
-    {"rank", {"mass", "position"}},
+    {"rank", {"mass", "position", "mass_var", "stamp"}},
     {"smooth", {"none", "mean:5", "max:7"}},
     {"scope", {"kv_head", "layer"}},
     {"unit", {"token", "page:32", "page:7", "cluster:24"}},
@@ -75,7 +75,11 @@ const std::vector<std::pair<std::string_view, std::vector<std::string_view>>> kV
     {"question_in", {"all", "prefill"}},
     {"select", {"layer", "kv_head"}},
     {"hold", {"3", "0"}},
-    {"share", {"pyramid:7", "heads:0.25", "heads_safe:0.5", "even"}},
+    {"gamma", {"7", "200"}},
+    {"stamp_page", {"16"}},
+    {"stamp", {"half", "0.001"}},
+    {"pin_prompt", {"yes", "no"}},
+    {"share", {"pyramid:7", "heads:0.25", "heads_safe:0.5", "preference:1.5-0.25", "even"}},
     {"full_heads", {"none"}},
 };
 

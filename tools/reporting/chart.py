@@ -24,13 +24,14 @@ INK = {"ink": ("#1f2328", "#e6edf3"), "faint": ("#59636e", "#a2abb5"), "rule": (
 
 @dataclass
 class Series:
-    """A line: its points in data units, the text at its end, a colour of COLOURS, and optionally dashes and a band."""
+    """A line: its points in data units, the text at its end, a colour of COLOURS; optionally dashes, a band, intervals."""
     label: str
     points: list
     colour: str
     dash: bool = False
     band: list = field(default_factory=list)  # points of the band's other edge
     bold: bool = False
+    spans: list = field(default_factory=list)  # (low, high) of each point's y
 
 
 @dataclass
@@ -138,6 +139,8 @@ class _Canvas:
             d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points + edge[::-1]) + "Z"
             self.out.append(f'<path d="{d}" class="band f-{s.colour}"/>')
         self.path(points, f"line {s.colour}", ' stroke-dasharray="12 9"' if s.dash else "")
+        for (x, _), (low, high) in zip(s.points, s.spans):
+            self.path([self.at((x, low)), self.at((x, high))], f"lead {s.colour}")
         if not s.dash:
             for x, y in points:
                 self.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" class="f-{s.colour}"/>')

@@ -162,22 +162,25 @@ def answers_by_bytes(length):
     """Right answers about a register against what a step reads, of the shipped model."""
     def draw():
         case = next(c for c in records.load("m11-methods-needle")["cases"] if c["cells"][0]["length"] == length)
-        points, full = {}, None
+        points, spans, full = {}, {}, None
         for cell in case["cells"]:
             if cell["column"] == "register":
                 method = cell["method"].rpartition(" b")[0]
-                points.setdefault(method, []).append((cell["kib_per_step"], cell["score_percent"]))
+                percent, half = cell["score_percent"], cell["half_width_95"]
+                points.setdefault(method, []).append((cell["kib_per_step"], percent))
+                spans.setdefault(method, []).append((max(0, percent - half), min(100, percent + half)))
                 full = cell if cell["method"] == "full" else full
         low = min(x for m, *_ in BY_BYTES for x, _ in points[m])
         high = max(x for m, *_ in BY_BYTES for x, _ in points[m])
         share = full["score_percent"]
         series = [Series(f"full {share:.0f} %", [(low, share), (high, share)], "green", dash=True)]
         for method, label, colour in BY_BYTES:
-            series.append(Series(f"{label} {points[method][-1][1]:.0f} %", points[method], colour, bold=method == "mneme"))
+            series.append(Series(f"{label} {points[method][-1][1]:.0f} %", points[method], colour, bold=method == "mneme",
+                                 spans=spans[method]))
         return svg(Chart(
             title="Right answers, %", x_title=f"KiB that a step reads, of {full['kib_per_step']:,.0f} (log scale)",
             description=f"Right answers of the shipped 27 M model about a register of {length:,} tokens against what a step "
-                        "reads of keys, values and index, by budgets of 256 to 4,096. "
+                        "reads of keys, values and index, by budgets of 256 to 4,096, with 95 % intervals. "
                         + "; ".join(f"{s.label} at {s.points[-1][0]:,.0f} KiB" for s in series) + ".",
             x=Axis(low, high, [(n * KIB, f"{n}K") for n in (3, 5, 10, 20) if low <= n * KIB <= high], log=True),
             y=Axis(0, 100, [(v, str(v)) for v in (0, 25, 50, 75, 100)]), series=series))

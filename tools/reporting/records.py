@@ -28,6 +28,9 @@ EVERY = ("--methods full,oracle:unit=page:32,window,quest:unit=page:32,freekv,fi
 TURNS = (f"{NEEDLE} --threads 1 --suite long --tasks lookups,chain --lengths 12288 --max-tokens 4096 --forced --along 1024 "
          "--contexts 2 --dense-layers none --methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier,mneme")
 CHAT = f"{SMOLLM2} --kv-sink 32 --kv-recent 64 --dense-layers none --device cuda --kv-store device"
+VARIANTS = ("full,mneme,oracle:unit=page:32,fier,mneme:schedule=every_step,mneme:index=keys,"
+            "mneme:index=keys/schedule=every_step,mneme:eps=0.05,mneme:index=centroids:16,mneme:index=sketch:16,"
+            "mneme:dense=0,mneme:domain=candidates")
 SIX_OF_PAPERS = "--budgets 1024 --methods full,window,quest:unit=page:32,freekv,louiskv,fier,mneme"
 
 # What each record is and the commands that make it. `mneme` is replaced by the program that was built.
@@ -128,11 +131,45 @@ RECORDS = {
         "SmolLM2-135M-Instruct at a budget of 512; the question through decode, 32 sinks, 64 recent tokens",
         [f"{CHAT} --suite niah --tasks niah,look_alikes --lengths {n} --contexts 4 --budgets 512 --methods "
          "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme" for n in (2048, 4096, 7168)]),
+    "m11-smollm2-variants": (
+        "One fact in prose of 4,096 and 7,168 tokens at 10 depths by variants of mneme, SmolLM2-135M-Instruct at a budget "
+        "of 512; the question through decode, 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite niah --tasks niah --lengths {n} --contexts 2 --budgets 512 --methods {VARIANTS}"
+         for n in (7168, 4096)]),
+    "m11-smollm2-fact": (
+        "One fact in prose of 2,048, 4,096 and 7,168 tokens at 10 depths, 200 questions a cell, SmolLM2-135M-Instruct at a "
+        "budget of 512; the question through decode, 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite niah --tasks niah --lengths {n} --contexts 20 --budgets 512 --methods "
+         "full,mneme,fier,mneme:index=centroids:8" for n in (2048, 4096, 7168)]),
+    "m11-register-sketch": (
+        "A register of 12,288 tokens by index, shipped model, 200 questions a cell; the question through decode, 32 sinks, "
+        "128 recent tokens",
+        [f"{FACTS.replace('register,number,where', 'register')} --lengths 12288 --budgets 1024,2048 --methods "
+         "full,mneme:index=centroids:8,mneme"]),
+    "m11-key-statistics": (
+        "What indexes find among random keys of heads of 64 and 128 channels: as they are, with four channels 20 times as "
+        "wide, and with biases that RoPE rotates",
+        ["mneme eval figure keys --json"]),
+    "m11-gates": (
+        "What selections that are kept hold of the attention, by how often they are made again: gates replayed over "
+        "full attention, shipped model, numbers and places in 4,096 tokens, budget 512",
+        ["mneme eval figure gates -m models/needle-27m-q8_0.gguf --tasks number,where --lengths 4096 --contexts 2 "
+         "--kv-budget 512 --kv-sink 32 --kv-recent 128 --json --no-progress"]),
+    "m12-latency": (
+        "A decode step by phase, llama-3.1-8b shape in bf16 with random weights: 131,072 tokens in host memory, 20 % of a "
+        "selection replaced, 20 % of KV heads (louiskv: of steps) corrected; and 32,768 tokens on the device",
+        [f"{DECODE} --depth 131072 -n 30 --kv-store host {SELECT} --correction 0.2 --phases "
+         "--kv-method window,freekv,mneme,quest:unit=page:32,louiskv,fier",
+         f"{DECODE} --depth 32768 -n 30 --phases {SELECT} --correction 0.2 --kv-method full,window,freekv,mneme,fier"]),
     "m12-smollm2-8k": (
         "SmolLM2-135M-Instruct at its longest context: RULER and pass keys in 8,192 tokens, full attention and six methods "
         "at a budget of 1,024; 32 sinks, 64 recent tokens",
         [f"{CHAT} --suite ruler --lengths 8192 --contexts 10 {SIX_OF_PAPERS}",
          f"{CHAT} --suite passkey --lengths 8192 --contexts 1 {SIX_OF_PAPERS}"]),
+    "m12-smollm2-8k-rest": (
+        "The other seven tasks of RULER in 8,192 tokens, as m12-smollm2-8k",
+        [f"{CHAT} --suite ruler --tasks niah_multivalue,niah_multiquery,vt,cwe,fwe,qa_1,qa_2 --lengths 8192 --contexts 10 "
+         f"{SIX_OF_PAPERS}"]),
     "m12-long-turns": (
         "Conversations of 4,096 tokens over 12,288: values of a register, and names of a shuffled chain, a question a turn; "
         "the reference is fed and a turn counts where every token of its answer was foreseen; shipped model on a CPU",

@@ -370,19 +370,19 @@ def long_turns_along(page):
 def smollm2_long_table(page):
     """SmolLM2 at its longest context."""
     parts = []
-    for case in records.load("m12-smollm2-8k")["cases"]:
-        parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, "m12-smollm2-8k", case)))
+    for name in ("m12-smollm2-8k", "m12-smollm2-8k-rest"):
+        for case in records.load(name)["cases"]:
+            parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, name, case)))
     return "\n\n".join(parts)
 
 
-def smollm2_fact_table(page):
+def smollm2_fact_table(page, name="m11-smollm2-niah", questions=40):
     """One fact in prose, by length."""
-    name = "m11-smollm2-niah"
     cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
     rows = [[f"`{method}`"] + [f"{c[method]['niah']['score_percent']:.1f}" if method == "full"
                                else with_difference(c[method]["niah"]) for c in cases] for method in cases[0]]
     lengths = [f"{c['full']['niah']['length']:,} tokens" for c in cases]
-    note = ("A needle at 10 depths, 40 questions a cell, in percent (paired difference to full attention, 95 %), "
+    note = (f"A needle at 10 depths, {questions} questions a cell, in percent (paired difference to full attention, 95 %), "
             f"SmolLM2-135M-Instruct: {sources(page, [name])}.")
     return table(["method"] + lengths, rows) + "\n\n" + wrapped(note)
 
@@ -403,12 +403,95 @@ def recipes_table(page):
     return table(["method", "corrected", "ms a token", "times `window`"], rows) + "\n\n" + wrapped(note)
 
 
+def gates_table(page):
+    """What kept selections hold of the attention, by gate."""
+    name = "m11-gates"
+    found = [r for r in records.load(name)["cases"][0]["data"] if "gate" in r]
+    units = sorted({r["unit"] for r in found})
+    rows = []
+    shown = {"cosine": (0.5, 0.6, 0.7, 0.8), "cosine to the last selection": (0.4, 0.5, 0.6, 0.7),
+             "every n-th step": (2, 4, 6, 8), "mass": (0.5, 0.8, 0.9, 0.95)}
+    for gate, threshold in dict.fromkeys((r["gate"], r["threshold"]) for r in found):
+        if threshold not in shown[gate]:
+            continue
+        row = [gate, f"{threshold:g}"]
+        for unit in units:
+            r = next(r for r in found if (r["gate"], r["threshold"], r["unit"]) == (gate, threshold, unit))
+            row += [f"{100 * r['selected_again']:.0f} %", f"{100 * r['held']:.1f} %", f"{100 * r['held_worst_tenth']:.0f} %"]
+        rows.append(row)
+    head = ["gate", "threshold"]
+    for unit in units:
+        what = "tokens" if unit == 1 else f"pages of {unit}"
+        head += [f"{what}: selected again", "held", "least tenth"]
+    return table(head, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
+
+
+def keys_table(page):
+    """What indexes find among random keys."""
+    name = "m11-key-statistics"
+    found = records.load(name)["cases"][0]["data"]
+    cases = list(dict.fromkeys((r["head_dim"], r["statistics"]) for r in found))
+    rows = []
+    for index in dict.fromkeys(r["index"] for r in found):
+        cells = {(r["head_dim"], r["statistics"]): r for r in found if r["index"] == index}
+        bytes_of = [f"{next(r['bytes'] for (d, _), r in cells.items() if d == dim):.0f}" for dim in dict.fromkeys(d for d, _ in cases)]
+        rows.append([f"`{index}`" if ":" in index else index, ", ".join(bytes_of)]
+                    + [f"{100 * cells[c]['top_tokens']:.1f} ± {100 * cells[c]['half_width_95']:.1f}"
+                       + (f"; {100 * cells[c]['top_pages']:.0f}" if cells[c]["top_pages"] is not None else "") for c in cases])
+    head = ["index", "bytes of 32 tokens"] + [f"D = {d}, {s}" for d, s in cases]
+    note = ("Of the 64 tokens with the largest exact scores the share among 256 selected ones, in percent (95 %); behind the "
+            "semicolon, of the eight pages with the largest log-sum-exp the share that is selected. 4,096 tokens, 8 "
+            f"queries, 4 heads: {sources(page, [name])}.")
+    return table(head, rows) + "\n\n" + wrapped(note)
+
+
+def latency_table(page):
+    """A decode step by phase."""
+    name, parts = "m12-latency", []
+    for case in records.load(name)["cases"]:
+        phases = list(case["results"][0]["phase_seconds"])
+        rows = []
+        for r in case["results"]:
+            seconds = r["phase_seconds"]
+            rows.append([f"`{r['method']}`"] + [f"{1e3 * seconds[p]:.2f}" for p in phases]
+                        + [f"{1e3 * sum(seconds.values()):.2f}", f"{1e3 * r['step_seconds']['median']:.2f}"])
+        where = "host memory" if case["kv_store"] == "host" else "device memory"
+        parts.append(f"{case['results'][0]['depth']:,} tokens in {where}, ms:\n\n"
+                     + table(["method"] + phases + ["sum", "the step, not timed by phase"], rows))
+    card = records.load(name)["device"]["name"]
+    return "\n\n".join(parts) + "\n\n" + wrapped(f"Llama 3.1 8B shape, bf16, random weights, {card}: {sources(page, [name])}.")
+
+
+def variants_table(page):
+    """One fact in prose by variants of mneme."""
+    name = "m11-smollm2-variants"
+    cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
+    rows = []
+    for method in cases[0]:
+        cells = [c[method]["niah"] for c in cases if method in c]
+        rows.append([f"`{method}`"] + [f"{c['score_percent']:.1f}" if method == "full" else with_difference(c) for c in cells])
+    lengths = [f"{c['full']['niah']['length']:,} tokens, {c['full']['niah']['questions']} questions" for c in cases]
+    return table(["method"] + lengths, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
+
+
+def register_table(page):
+    """A register by index."""
+    name = "m11-register-sketch"
+    cells = records.load(name)["cases"][0]["cells"]
+    rows = [[f"`{c['method']}`", f"{c['score_percent']:.1f}" if c["method"] == "full" else with_difference(c),
+             f"{c['kib_per_step']:,.0f}"] for c in cells]
+    return table(["method", "right, %", "KiB a step"], rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
+
+
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
           "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
           "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
           **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)},
           "long-turns": long_turns_table, "long-turns-along": long_turns_along, "smollm2-8k": smollm2_long_table,
-          "smollm2-fact": smollm2_fact_table, "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
+          "smollm2-fact": smollm2_fact_table, "gates": gates_table, "key-statistics": keys_table, "latency": latency_table,
+          "smollm2-variants": variants_table,
+          "smollm2-fact-200": lambda page: smollm2_fact_table(page, "m11-smollm2-fact", 200),
+          "register-sketch": register_table, "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
           **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
              for p in PAPERS for model in ("needle", "smollm2")}}

@@ -1,5 +1,5 @@
 // Attention beside what bounds it on this machine: decode beside a plain read of the same bytes, prefill beside the
-// bf16 product of the matrix library. Figures are comparable only within one run.
+// bf16 GEMM of oneDNN. Figures are comparable only within one run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -172,7 +172,7 @@ void prefill(benchmark::State& state) {
 }
 
 #ifdef MNEME_HAVE_ONEDNN
-// n x n x n in bf16, one product a worker: what the matrix library reaches here.
+// n x n x n in bf16, one GEMM a worker: what oneDNN reaches here.
 void library_gemm(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -180,7 +180,7 @@ void library_gemm(benchmark::State& state) {
   const dnnl::memory::desc weights({n, n}, dnnl::memory::data_type::bf16, dnnl::memory::format_tag::any);
   const dnnl::memory::desc sums({n, n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
   const dnnl::matmul::primitive_desc plan({in, weights, sums}, engine);
-  const dnnl::matmul product(plan);
+  const dnnl::matmul gemm(plan);
   struct Worker {
     dnnl::stream stream;
     dnnl::memory a, b, c;
@@ -193,7 +193,7 @@ void library_gemm(benchmark::State& state) {
     pool().run([&](int w) {
       omp_set_num_threads(1);
       Worker& x = workers[w];
-      product.execute(x.stream, {{DNNL_ARG_SRC, x.a}, {DNNL_ARG_WEIGHTS, x.b}, {DNNL_ARG_DST, x.c}});
+      gemm.execute(x.stream, {{DNNL_ARG_SRC, x.a}, {DNNL_ARG_WEIGHTS, x.b}, {DNNL_ARG_DST, x.c}});
       x.stream.wait();
     });
   report_flops(state, 2 * n * n * n * pool().size());

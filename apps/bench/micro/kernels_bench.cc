@@ -1,4 +1,4 @@
-// Products and the small kernels, beside a plain read of the same bytes and beside oneDNN in the same run.
+// GEMMs and the small kernels, beside a plain read of the same bytes and beside oneDNN in the same run.
 //
 //   build/bench/kernels_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
 #include <benchmark/benchmark.h>

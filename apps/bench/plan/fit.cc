@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apps/bench/step_cost.h"
+#include "src/base/ratio.h"
 #include "src/recipes/recipe.h"
 
 namespace mneme {
@@ -23,31 +24,30 @@ std::int64_t share_of(std::int64_t all, std::int64_t parts) {
 
 Footprint footprint(const FitSetup& f) {
   const StepSetup& s = f.step;
-  const double gpus = static_cast<double>(s.ranks) * f.stages;
-  const auto sequences = static_cast<double>(s.sequences), tokens = static_cast<double>(s.context) * sequences;
-  const double token = 4.0 * static_cast<double>(s.config.head_dim * s.config.n_kv_heads);
-  const auto layers = static_cast<double>(s.config.n_layers);
+  const double gpus = real(s.ranks) * f.stages;
+  const auto sequences = real(s.sequences), tokens = real(s.context) * sequences;
+  const double token = 4.0 * real(s.config.head_dim * s.config.n_kv_heads);
+  const auto layers = real(s.config.n_layers);
   const bool selects = s.plan && s.plan->selects();
-  const double kept = s.plan && s.plan->drops() ? static_cast<double>(s.plan->recipe.budget) * sequences : tokens;
-  const double selecting = selects ? static_cast<double>(s.plan->compressed_layers()) : 0;
+  const double kept = s.plan && s.plan->drops() ? real(s.plan->recipe.budget) * sequences : tokens;
+  const double selecting = selects ? real(s.plan->compressed_layers()) : 0;
 
   Footprint out;
   out.weights = f.weight_bytes / gpus;
   const double all_kv = std::min(kept, tokens) * token * layers;
-  if (selects)
-    out.index = tokens * static_cast<double>(s.config.n_kv_heads) * s.plan->index_bytes_per_token() * selecting;
+  if (selects) out.index = tokens * real(s.config.n_kv_heads) * s.plan->index_bytes_per_token() * selecting;
   if (s.store == KvStore::kDevice) {
     out.kv = all_kv / gpus;
   } else {
     out.host_kv = all_kv / f.stages;
     // Dense layers lie on the device.
     out.kv = (selects ? layers - selecting : 0) * tokens * token / gpus;
-    const double held = selects ? static_cast<double>(std::min<std::int64_t>(s.plan->recipe.budget, s.context)) : 0;
+    const double held = selects ? real(std::min<std::int64_t>(s.plan->recipe.budget, s.context)) : 0;
     out.slots = held * kSpareSlots * token * selecting * sequences / gpus;
   }
   out.index /= gpus;
   const std::int64_t rows = std::max<std::int64_t>(f.chunk_tokens, s.sequences);
-  out.activations = kReserved + static_cast<double>(activation_estimate(s.config, rows, s.sequences)) / s.ranks;
+  out.activations = kReserved + real(activation_estimate(s.config, rows, s.sequences)) / s.ranks;
   return out;
 }
 
@@ -71,12 +71,12 @@ Throughput throughput(const FitSetup& f, const Card& card) {
   stage.layers = share_of(f.step.config.n_layers, f.stages);
   stage.sequences = share_of(f.step.sequences, f.stages);
   Throughput out{.step = step_parts(stage, card)};
-  const double rows = 2.0 * static_cast<double>(f.step.config.hidden * stage.sequences);
+  const double rows = 2.0 * real(f.step.config.hidden * stage.sequences);
   const double send = f.stages == 1 ? 0 : kSendSeconds + rows / kSendRate;
   out.token_seconds = (out.step.total() + send) * f.stages;
   // One sequence is in one stage at a time; several keep as many stages busy.
-  const auto busy = static_cast<double>(std::min<std::int64_t>(f.stages, f.step.sequences));
-  const double in_flight = std::min(static_cast<double>(stage.sequences) * busy, static_cast<double>(f.step.sequences));
+  const auto busy = real(std::min<std::int64_t>(f.stages, f.step.sequences));
+  const double in_flight = std::min(real(stage.sequences) * busy, real(f.step.sequences));
   out.tokens_per_second = in_flight / out.token_seconds;
   return out;
 }

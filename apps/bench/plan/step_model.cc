@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "src/base/ratio.h"
 #include "src/kv/page_pool.h"
 
 namespace mneme {
@@ -39,19 +40,19 @@ bool speculates(const Plan& plan) {
 // Layers that have a selection, of `layers`.
 double selecting_layers(const StepSetup& s, double layers) {
   if (!s.plan || !s.plan->selects()) return 0;
-  return layers * s.plan->compressed_layers() / static_cast<double>(s.config.n_layers);
+  return layers * s.plan->compressed_layers() / real(s.config.n_layers);
 }
 
 // That at least one of the gates of a layer asks for a correction.
 double corrects(const StepSetup& s) {
   const Plan& plan = *s.plan;
-  const double gates = plan.reuse == Reuse::kKept ? 1.0 : static_cast<double>(s.config.n_kv_heads) / s.ranks;
-  return 1.0 - std::pow(1.0 - s.correction, gates * static_cast<double>(s.sequences));
+  const double gates = plan.reuse == Reuse::kKept ? 1.0 : real(s.config.n_kv_heads) / s.ranks;
+  return 1.0 - std::pow(1.0 - s.correction, gates * real(s.sequences));
 }
 
 double selection_seconds(const StepSetup& s, const Card& card, double layers, double index_bytes) {
   const Plan& plan = *s.plan;
-  const auto rows = static_cast<double>(s.sequences);
+  const auto rows = real(s.sequences);
   double layer = kSelectRow * rows;
   const double scan = index_bytes / layers / rows;  // of one sequence
   if (s.store == KvStore::kHost && plan.rules.unit_tokens == 1 && !plan.lists) layer += kTokens;
@@ -68,13 +69,13 @@ double selection_seconds(const StepSetup& s, const Card& card, double layers, do
 // Bytes over one rank's link in a step.
 double recalled_bytes(const StepSetup& s, double layers) {
   const Plan& plan = *s.plan;
-  const double units = std::max(0.0, static_cast<double>(std::min<std::int64_t>(plan.recipe.budget, s.context)) -
-                                         plan.recipe.sink - plan.recipe.recent);
-  const double heads = static_cast<double>(plan.selection_heads()) / s.ranks;
-  const double token = 4.0 * static_cast<double>(s.config.head_dim);
+  const double units = std::max(
+      0.0, real(std::min<std::int64_t>(plan.recipe.budget, s.context)) - plan.recipe.sink - plan.recipe.recent);
+  const double heads = real(plan.selection_heads()) / s.ranks;
+  const double token = 4.0 * real(s.config.head_dim);
   // A selection that is kept changes where its gate says so, a speculative one at every step.
   const double changes = plan.reuse == Reuse::kKept ? s.correction * s.turnover : s.turnover;
-  return layers * heads * units * changes * token * static_cast<double>(s.sequences);
+  return layers * heads * units * changes * token * real(s.sequences);
 }
 
 }  // namespace
@@ -97,34 +98,34 @@ double reduce_seconds(const Card& card, std::int32_t ranks, double bytes) {
 }
 
 StepReads step_reads(const StepSetup& s) {
-  const double token = 4.0 * static_cast<double>(s.config.head_dim * s.config.n_kv_heads);
-  const auto all = static_cast<double>(s.context), sequences = static_cast<double>(s.sequences);
+  const double token = 4.0 * real(s.config.head_dim * s.config.n_kv_heads);
+  const auto all = real(s.context), sequences = real(s.sequences);
   const std::int64_t layers = s.layers > 0 ? s.layers : s.config.n_layers;
   StepReads reads;
   for (std::int64_t l = 0; l < layers; ++l) {
     const auto layer = static_cast<std::int32_t>(l);
     const std::int64_t window = s.config.window_of(l);
-    const double seen = window > 0 ? std::min(all, static_cast<double>(window)) : all;
+    const double seen = window > 0 ? std::min(all, real(window)) : all;
     const bool less = s.plan && (s.plan->compressed(layer) || (s.plan->drops() && !s.plan->dense[layer]));
-    reads.kv += less ? std::min(seen, static_cast<double>(s.plan->recipe.budget)) : seen;
+    reads.kv += less ? std::min(seen, real(s.plan->recipe.budget)) : seen;
     if (less && s.plan->selects()) reads.index += seen * s.plan->index_bytes_per_token();
   }
   reads.kv *= token * sequences;
-  reads.index *= static_cast<double>(s.config.n_kv_heads) * sequences;
+  reads.index *= real(s.config.n_kv_heads) * sequences;
   return reads;
 }
 
 StepParts step_parts(const StepSetup& s, const Card& card) {
-  const auto layers = static_cast<double>(s.layers > 0 ? s.layers : s.config.n_layers);
-  const double stage = layers / static_cast<double>(s.config.n_layers);
-  const auto rows = static_cast<double>(s.sequences);
+  const auto layers = real(s.layers > 0 ? s.layers : s.config.n_layers);
+  const double stage = layers / real(s.config.n_layers);
+  const auto rows = real(s.sequences);
   const StepReads reads = step_reads(s);
 
   StepParts parts;
   parts.weights = seconds_of(s.step_weight_bytes * stage / s.ranks, card.memory_rate);
   parts.launches = layers * ((card.hopper_kernels ? kLayer : kLayerPortable) + rows * kLayerRow);
   // Residuals are summed in f32, twice a layer.
-  parts.reduce = 2 * layers * reduce_seconds(card, s.ranks, 4.0 * static_cast<double>(s.config.hidden) * rows);
+  parts.reduce = 2 * layers * reduce_seconds(card, s.ranks, 4.0 * real(s.config.hidden) * rows);
   const bool retrieves = s.plan && s.plan->selects();
   const bool keeps_window = s.plan && !s.plan->drops();
   if (s.store == KvStore::kHost && !retrieves && !keeps_window) {

@@ -72,9 +72,10 @@ Bounds bounds_of(const LineChart& chart) {
   return b;
 }
 
+constexpr std::string_view kSeriesColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
+                                               "#b8860b", "#444444", "#d1478c", "#2aa198"};
+
 std::string chart_svg(const LineChart& chart, double x0) {
-  static constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
-                                                  "#b8860b", "#444444", "#d1478c", "#2aa198"};
   const Bounds b = bounds_of(chart);
   const auto x = [&](double v) {
     return x0 + kLeft + (kWidth - kLeft - kRight) * (v - b.x_low) / (b.x_high - b.x_low);
@@ -94,7 +95,7 @@ std::string chart_svg(const LineChart& chart, double x0) {
   svg += text_at(x0 + kLeft - 6, kTop - 8, "end", chart.y_title);
   for (std::int32_t i = 0; i < std::ssize(chart.series); ++i) {
     const Series& s = chart.series[i];
-    const std::string_view stroke = kColours[i % std::size(kColours)];
+    const std::string_view stroke = kSeriesColours[i % std::size(kSeriesColours)];
     std::string line;
     for (const auto& [px, py] : s.points) {
       line += fmt::format("{:.1f},{:.1f} ", x(px), y(py));
@@ -120,6 +121,46 @@ std::string heat_map_svg(const std::vector<HeatMap>& maps) {
     height = std::max(height, kTop + kBottom + kCell * size32(m.rows));
   }
   return framed(x0, height, content);
+}
+
+std::string bar_chart_svg(const BarChart& chart) {
+  constexpr double kNames = 220, kBars = 520, kBar = 18, kStep = 28, kLegend = 40;
+  double longest = 1e-12;
+  for (std::int32_t r = 0; r < std::ssize(chart.rows); ++r) {
+    double sum = 0;
+    for (const double v : chart.values[r]) sum += v;
+    longest = std::max({longest, sum, chart.marks.empty() ? 0.0 : chart.marks[r]});
+  }
+  const auto x = [&](double v) { return kNames + kBars * v / longest; };
+  std::string svg = text_at(kNames, 18, "start", chart.title);
+  for (std::int32_t p = 0; p < std::ssize(chart.parts); ++p) {
+    const double at = kNames + kBars * p / size32(chart.parts);
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"26\" width=\"9\" height=\"9\" fill=\"{}\"/>\n", at,
+                       kSeriesColours[p % std::size(kSeriesColours)]);
+    svg += text_at(at + 12, 35, "start", chart.parts[p]);
+  }
+  for (std::int32_t r = 0; r < std::ssize(chart.rows); ++r) {
+    const double y = kTop + kLegend / 4 + kStep * r;
+    svg += text_at(kNames - 6, y + 13, "end", chart.rows[r]);
+    double from = 0;
+    for (std::int32_t p = 0; p < std::ssize(chart.parts); ++p) {
+      const double v = chart.values[r][p];
+      svg += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}: "
+          "{:.4g}</title></rect>\n",
+          x(from), y, x(from + v) - x(from), kBar, kSeriesColours[p % std::size(kSeriesColours)],
+          escaped(chart.parts[p]), v);
+      from += v;
+    }
+    svg += text_at(x(from) + 4, y + 13, "start", fmt::format("{:.3g}", from));
+    if (!chart.marks.empty())
+      svg += fmt::format(
+          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"black\" stroke-width=\"2\"/>\n",
+          x(chart.marks[r]), y - 3, y + kBar + 3);
+  }
+  const double height = kTop + kLegend / 4 + kStep * size32(chart.rows) + 24;
+  svg += text_at(kNames, height - 8, "start", chart.x_title);
+  return framed(kNames + kBars + 60, height, svg);
 }
 
 std::string line_chart_svg(const std::vector<LineChart>& charts) {

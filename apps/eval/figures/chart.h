@@ -27,8 +27,18 @@ struct LineChart {
   bool lines = true;  // false: points alone
 };
 
+// Bars of stacked parts, one a row.
+struct BarChart {
+  std::string title, x_title;
+  std::vector<std::string> parts;           // names, from left to right
+  std::vector<std::string> rows;            // names, from top to bottom
+  std::vector<std::vector<double>> values;  // by row, then part; not negative
+  std::vector<double> marks;                // by row: a line across the bar; empty: none
+};
+
 // Text of any kind is escaped. Requires  rows of values as long as the columns.
 std::string heat_map_svg(const std::vector<HeatMap>& maps);
 std::string line_chart_svg(const std::vector<LineChart>& charts);
+std::string bar_chart_svg(const BarChart& chart);
 
 }  // namespace mneme::eval

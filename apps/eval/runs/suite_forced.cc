@@ -100,14 +100,15 @@ void SuiteRunner::forced_answers(const Question& q, RequestId base, const std::s
     answer.scores.push_back(scorer.score(answer.texts[0], q.item.reference));
     answer.tokens = std::ssize(wanted);
     record.answers.push_back(std::move(answer));
-  }
-  for (std::size_t k = 0; k < lines.size() && !q.turns.empty(); ++k) {
-    answer.id = fmt::format("{}.{}", q.item.id, k);
-    answer.texts = {lines[k].text};
-    answer.lines = {lines[k].share};
-    answer.scores = {lines[k].share == 1 ? 1.0 : 0.0};
-    answer.tokens = std::ssize(k == 0 ? q.answer : q.turns[k - 1].answer);
-    record.answers.push_back(answer);
+  } else {
+    for (std::size_t k = 0; k < lines.size(); ++k) {
+      answer.id = fmt::format("{}.{}", q.item.id, k);
+      answer.texts = {lines[k].text};
+      answer.lines = {lines[k].share};
+      answer.scores = {lines[k].share == 1 ? 1.0 : 0.0};
+      answer.tokens = std::ssize(k == 0 ? q.answer : q.turns[k - 1].answer);
+      record.answers.push_back(answer);
+    }
   }
   take_cost(id, *plan, record);
   const RequestStats stats = engine_.stats(id);

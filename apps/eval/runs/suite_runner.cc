@@ -9,6 +9,7 @@
 #include "apps/eval/scorers/words.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/methods/method_state.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 class Stopwatch {
  public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  double seconds() const { return seconds_since(start_); }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/bench/trace.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_model.h"
@@ -45,8 +45,8 @@ struct MachineOptions {
 };
 
 struct OutputOptions {
-  bool json = false, no_progress = false;
-  std::string trace;
+  bool json = false, no_progress = false, phases = false;
+  std::string trace, svg;
 };
 
 struct BenchCommand {
@@ -152,7 +152,8 @@ BenchReport bench_cpu(const BenchCommand& o, const Machine& machine, std::unique
 BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::unique_ptr<Model> model,
                        const CpuContext& cpu, const BenchOptions& options, std::int64_t context,
                        const ProgressFn& show) {
-  if (!o.output.trace.empty()) fail(ErrorKind::kOption, "--trace: steps on the device are not traced");
+  if (!o.output.trace.empty())
+    fail(ErrorKind::kOption, "--trace: steps on the device are not traced; --phases times them");
   BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
   const auto bench = device_benches().make(std::move(model),
                                            {.random = !o.model.shape.empty(),
@@ -173,17 +174,19 @@ int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
   if (!cuda &&
       (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
-       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
+       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused || o.output.phases))
     fail(ErrorKind::kOption,
-         "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
+         "--kv-store, --gpu-layers, --turnover, --correction, --recall, --unfused and --phases are for --device cuda");
   if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
     fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
+  if (!o.output.svg.empty()) o.output.phases = cuda;
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
   if (o.decode && cuda) o.cases.warmup = std::max(o.cases.warmup, 3);  // two steps make a graph
   const std::int64_t deepest = *std::max_element(o.cases.depths.begin(), o.cases.depths.end());
-  const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps : 0);
+  const std::int64_t timed = o.output.phases ? o.cases.steps + kPhaseWarmup : 0;
+  const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps + timed : 0);
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!o.output.no_progress));
   const ProgressFn show = [&bar](std::string_view what, std::int64_t done, std::int64_t total) {
@@ -201,12 +204,14 @@ int bench(BenchCommand o) {
                              .warmup = o.cases.warmup,
                              .chunk_tokens = o.cases.chunk_tokens,
                              .keep_spans = !o.output.trace.empty(),
+                             .phases = o.output.phases,
                              .unfused = o.cases.unfused,
                              .host_pages = o.machine.kv_store == "host"};
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
                                   : bench_cpu(o, machine, std::move(model), cpu, options, show);
   bar.clear();
   if (!o.output.trace.empty()) write_trace(o, report.rows);
+  if (!o.output.svg.empty()) write_text("--svg", o.output.svg, phases_svg(report));
   AnswerWriter out;
   out.write(o.output.json ? bench_json(report) : bench_table(report));
   out.end_line();
@@ -314,6 +319,15 @@ void add_one(CLI::App& app, int& code, bool decode) {
       ->type_name("FILE")
       ->check(not_empty())
       ->group("Output");
+  if (decode) {
+    c->add_flag("--phases", options->output.phases,
+                "With --device cuda, time as many steps again by phase: GEMM, selection, recall, attention, sampling")
+        ->group("Output");
+    c->add_option("--svg", options->output.svg, "Draw a step by phase (on the CPU by operation), a bar a case")
+        ->type_name("FILE")
+        ->check(not_empty())
+        ->group("Output");
+  }
   c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
       ->group("Output");
   c->callback([options, &code] { code = bench(*options); });

@@ -4,7 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_model.h"
 #include "apps/mneme/bench/bench_report.h"

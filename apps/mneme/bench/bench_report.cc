@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "apps/eval/figures/chart.h"
 #include "apps/mneme/run/run_report.h"
 #include "mneme/mneme.h"
 #include "src/base/ratio.h"
@@ -18,6 +19,11 @@ using Json = nlohmann::ordered_json;
 
 double mega(double bytes) {
   return bytes / 1e6;
+}
+
+// Of a phase's column.
+std::size_t phase_width(std::string_view name) {
+  return std::max<std::size_t>(name.size(), 7);
 }
 
 std::string head(const BenchReport& r) {
@@ -103,6 +109,24 @@ std::string operations_table(const BenchReport& r) {
   return out;
 }
 
+// Of a step on the device, in phases.
+std::string phases_table(const BenchReport& r) {
+  std::string out = fmt::format("\n{:<16} {:<10} {:>5}", "ms a step", "", "batch");
+  for (const auto& [name, seconds] : r.rows.front().result.phases)
+    out += fmt::format(" {:>{}}", name, phase_width(name));
+  out += fmt::format(" {:>7} {:>9}\n", "sum", "untimed");
+  for (const BenchRow& row : r.rows) {
+    out += fmt::format("{:<16} {:<10} {:>5}", row.test, row.method, row.c.batch);
+    double sum = 0;
+    for (const auto& [name, seconds] : row.result.phases) {
+      out += fmt::format(" {:>{}.3f}", 1e3 * seconds, phase_width(name));
+      sum += seconds;
+    }
+    out += fmt::format(" {:>7.3f} {:>9.3f}\n", 1e3 * sum, 1e3 * row.result.step.median);
+  }
+  return out;
+}
+
 bool selects(const BenchRow& row) {
   return row.c.plan != nullptr && row.c.plan->selects();
 }
@@ -153,6 +177,11 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   Json times = Json::object();
   for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[underlying(op)];
   out["operation_seconds"] = times;
+  if (!b.phases.empty()) {
+    Json phases = Json::object();
+    for (const auto& [name, seconds] : b.phases) phases[std::string(name)] = seconds;
+    out["phase_seconds"] = phases;
+  }
   if (r.decode) out["attended_tokens"] = b.attended_tokens;
   if (r.device && row.c.plan != nullptr) {
     out["turnover"] = row.c.turnover >= 0 ? Json(row.c.turnover) : Json();
@@ -214,6 +243,30 @@ std::vector<std::string> command_line() {
   return words;
 }
 
+std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& r, const BenchRow& row) {
+  if (r.device) return row.result.phases;
+  std::vector<std::pair<std::string_view, double>> out;
+  for (const Op op : kOps) out.emplace_back(op_name(op), row.result.operations[underlying(op)]);
+  return out;
+}
+
+std::string phases_svg(const BenchReport& r) {
+  eval::BarChart chart{.title = fmt::format("A decode step by phase: {}", r.model), .x_title = "ms"};
+  for (const BenchRow& row : r.rows) {
+    chart.rows.push_back(fmt::format("{}, {}", row.method, row.test));
+    if (row.c.batch > 1) chart.rows.back() += fmt::format(", {} sequences", row.c.batch);
+    if (row.c.correction > 0) chart.rows.back() += fmt::format(", {:.0f} % corrected", 100 * row.c.correction);
+    std::vector<double> values;
+    std::vector<std::string> parts;
+    for (const auto& [name, seconds] : row_phases(r, row)) parts.emplace_back(name), values.push_back(1e3 * seconds);
+    chart.parts = parts;
+    chart.values.push_back(values);
+    if (r.device) chart.marks.push_back(1e3 * row.result.step.median);
+  }
+  if (r.device) chart.x_title = "ms; the line: the step when it is not timed by phase, with kernels overlapped";
+  return eval::bar_chart_svg(chart);
+}
+
 std::string bench_table(const BenchReport& r) {
   std::string out = head(r) + main_table(r) + bytes_table(r);
   if (!r.device) {
@@ -221,6 +274,7 @@ std::string bench_table(const BenchReport& r) {
   } else if (std::any_of(r.rows.begin(), r.rows.end(), [](const BenchRow& row) { return row.c.plan != nullptr; })) {
     out += recall_table(r);
   }
+  if (r.device && !r.rows.empty() && !r.rows.front().result.phases.empty()) out += phases_table(r);
   if (!r.device) out += method_lines(r);
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/bench/bench.h"
@@ -39,6 +41,10 @@ std::string device_test_json(const char* test, const DeviceInfo& device, const s
 // The command line, without the folder of the program.
 std::vector<std::string> command_line();
 
+// Seconds of a step by phase on a device, by operation on the CPU.
+std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& report, const BenchRow& row);
+// A bar a row, in milliseconds; on a device with a mark at the step that is not timed by phase.
+std::string phases_svg(const BenchReport& report);
 std::string bench_table(const BenchReport& report);
 std::string bench_json(const BenchReport& report);
 

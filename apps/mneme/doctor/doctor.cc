@@ -77,7 +77,7 @@ struct Outlook {
   double prefill = 0;                        // tokens/s over a prompt of the context; 0: the type was not measured
 };
 
-// Upper bounds: memory read as fast as it was, products as fast as they were, attention of prompts as products.
+// Upper bounds: memory read as fast as it was, GEMMs as fast as they were, attention of prompts as GEMMs.
 Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machine& machine, const Rates& rates) {
   Outlook out{.shape = shape};
   const ModelConfig& c = out.shape.config;
@@ -130,7 +130,7 @@ std::string machine_text(const Machine& m, const Rates& r, int threads) {
        fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
   if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
   for (const auto& [type, rate] : r.gemms)
-    line(fmt::format("products, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
+    line(fmt::format("GEMM, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
   return out;
 }
 
@@ -160,7 +160,7 @@ Json rates_json(const Rates& r, int threads) {
           {"read_1_thread", r.one_thread},
           {"read_all_threads", r.all_threads},
           {"read_l3", r.l3 > 0 ? Json(r.l3) : Json()},
-          {"products", gemms}};
+          {"gemm", gemms}};
 }
 
 Json outlook_json(const Outlook& o, const std::string& name) {

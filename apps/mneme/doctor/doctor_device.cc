@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/bench/bench_report.h"
 #include "src/base/ratio.h"
@@ -30,8 +30,8 @@ struct WeightShares {
 };
 WeightShares shares_of(const BenchShape& shape) {
   const ModelConfig& c = shape.config;
-  const double byte = static_cast<double>(shape.weight_bytes) / static_cast<double>(parameter_count(c));
-  const auto bytes = [byte](std::int64_t n) { return static_cast<std::int64_t>(static_cast<double>(n) * byte); };
+  const double byte = real(shape.weight_bytes) / real(parameter_count(c));
+  const auto bytes = [byte](std::int64_t n) { return static_cast<std::int64_t>(real(n) * byte); };
   WeightShares shares{.layers = {}, .outer = bytes((c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden)};
   const std::int64_t experts = bytes(3 * c.experts.n * c.experts.ffn * c.hidden);
   const std::int64_t others = (shape.weight_bytes - shares.outer) / c.n_layers - experts;
@@ -61,8 +61,8 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
   const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
   const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
-  const auto step = static_cast<double>(shape.step_weight_bytes), full = static_cast<double>(context * token * batch);
-  const auto n = static_cast<double>(batch);
+  const auto step = real(shape.step_weight_bytes), full = real(context * token * batch);
+  const auto n = real(batch);
   DeviceOutlooks o;
   const auto close = [&](DeviceOutlook& x, double seconds) {
     x.fits = x.device_needed <= static_cast<std::int64_t>(device.info.memory_bytes) &&
@@ -79,8 +79,8 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   o.selected.device_needed =
       o.host.device_needed + pages * kPageTokens * layer_token * batch + kSlots * others * layer_token * batch + boxes;
   o.selected.host_needed = kv;
-  const double read = static_cast<double>(std::min(context, kBudget) * others * layer_token * batch + boxes) +
-                      static_cast<double>(context * layer_token * batch);
+  const double read =
+      real(std::min(context, kBudget) * others * layer_token * batch + boxes) + real(context * layer_token * batch);
   close(o.selected, (step + read) / device.rates.read);
 
   const WeightShares shares = shares_of(shape);
@@ -92,9 +92,8 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   o.split.outlook.host_needed = kv;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
     const auto [experts, rest] = shares.layers[static_cast<std::size_t>(l)];
-    if (o.split.placement.others_on_host(l)) o.split.outlook.host_needed += rest, link += static_cast<double>(rest);
-    if (o.split.placement.experts_on_host(l))
-      o.split.outlook.host_needed += experts, link += used * static_cast<double>(experts);
+    if (o.split.placement.others_on_host(l)) o.split.outlook.host_needed += rest, link += real(rest);
+    if (o.split.placement.experts_on_host(l)) o.split.outlook.host_needed += experts, link += used * real(experts);
   }
   o.split.outlook.device_needed = o.selected.device_needed - (o.split.outlook.host_needed - kv);
   close(o.split.outlook, (step - link + read) / device.rates.read + link / device.rates.host_to_device);

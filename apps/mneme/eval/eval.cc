@@ -11,6 +11,7 @@
 #include "apps/mneme/eval/eval_measure.h"
 #include "apps/mneme/eval/eval_suite.h"
 #include "apps/mneme/options.h"
+#include "src/base/error.h"
 
 namespace mneme::cli {
 namespace {
@@ -47,8 +48,17 @@ EvalCommand with_paper(EvalCommand c) {
   return c;
 }
 
+// --kv-budget, which other commands take, is one budget of --budgets.
+EvalCommand with_budget(EvalCommand c) {
+  if (!c.kv.budget) return c;
+  if (c.budgets_given) fail(ErrorKind::kOption, "--kv-budget and --budgets: expected one of the two");
+  c.budgets = {*c.kv.budget};
+  c.budgets_given = true;
+  return c;
+}
+
 int run_eval(const EvalCommand& given) {
-  const EvalCommand c = with_paper(given);
+  const EvalCommand c = with_paper(with_budget(given));
   if (!c.suite.suite.empty()) {
     run_suite(c.setup, c.suite, specs_of(c), c.run_file);
     return 0;

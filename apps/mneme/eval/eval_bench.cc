@@ -161,10 +161,4 @@ eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
   return {fmt::format("{} b{}", text, recipe.budget), recipe};
 }
 
-void write_text(std::string_view option, const std::string& file, const std::string& text) {
-  std::ofstream out(file, std::ios::trunc);
-  out << text;
-  if (!out.flush()) fail(ErrorKind::kFile, "{} {}: cannot be written", option, file);
-}
-
 }  // namespace mneme::cli

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/eval/runner.h"
+#include "apps/mneme/answer_writer.h"
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/model_source.h"
 #include "src/engine/engine.h"
@@ -72,8 +73,5 @@ class EvalBench {
 //
 // Errors  kOption.
 eval::MethodSpec method_spec(const std::string& text, KvOptions kv);
-
-// Errors  kFile.
-void write_text(std::string_view option, const std::string& file, const std::string& text);
 
 }  // namespace mneme::cli

@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 
+#include "apps/eval/figures/gate_replay.h"
 #include "apps/eval/similarity.h"
 #include "apps/mneme/eval/eval_calibrate.h"
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/eval/eval_measure.h"
 #include "apps/mneme/options.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -21,6 +23,7 @@ struct CalibrateCommand {
   std::string method = "freekv";
   KvOptions kv;
   std::vector<double> rates = {10, 20};
+  double held = 0;  // percent of the attention; 0: calibrate by the rate
 };
 
 bool decisions_by_layer(const eval::Calibration& c, const MethodShape& shape) {
@@ -75,7 +78,7 @@ nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& s
 }
 
 // The options that run the method with the gate that was found.
-std::string usage_of(const CalibrateCommand& c, const eval::Calibration& found) {
+std::string usage_of(const CalibrateCommand& c, float tau) {
   const std::size_t colon = c.method.find(':');
   std::string blocks = colon == std::string::npos ? "" : c.method.substr(colon + 1) + ",";
   std::replace(blocks.begin(), blocks.end(), '/', ',');
@@ -85,11 +88,62 @@ std::string usage_of(const CalibrateCommand& c, const eval::Calibration& found) 
   if (c.kv.sink) out += fmt::format(" --kv-sink {}", *c.kv.sink);
   if (c.kv.recent) out += fmt::format(" --kv-recent {}", *c.kv.recent);
   if (c.kv.dense_layers) out += fmt::format(" --dense-layers {}", dense_layers_text(c.kv.dense_layers));
-  return out + fmt::format(" --kv {}tau={}", blocks, spelled(found.tau()));
+  return out + fmt::format(" --kv {}tau={}", blocks, spelled(tau));
+}
+
+// Gates of boundaries, replayed over full attention: tau by what kept selections hold.
+std::vector<eval::GateReplay::Result> replay_taus(EvalBench& bench, const CalibrateCommand& c, const Recipe& recipe) {
+  const auto* boundary = recipe.decode ? std::get_if<Boundary>(&recipe.decode->schedule) : nullptr;
+  if (boundary == nullptr)
+    fail(ErrorKind::kOption, "--held: {} keeps no selection over several steps; calibrate it by --rate", recipe.name);
+  const auto* page = std::get_if<PageUnit>(&recipe.decode->units.prompt);
+  eval::ReplayOptions o{
+      .budget = recipe.budget, .sink = recipe.sink, .recent = recipe.recent, .intervals = {}, .shares = {}};
+  o.units = {page != nullptr ? page->tokens : 1};
+  o.taus = {-1, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 2};
+  eval::GateReplayObserver observer(bench.engine().method_shape(), o);
+  bench.engine().set_observer(&observer);
+  bench.run(c.setup, {method_spec("full", {})}, 0, "calibrate, contexts",
+            [&](const eval::CellRecord&) { observer.replay().forget_sequences(); });
+  bench.engine().set_observer(nullptr);
+  std::vector<eval::GateReplay::Result> results = observer.replay().results();
+  const eval::ReplayGate gate =
+      boundary->reference == GateReference::kPrevious ? eval::ReplayGate::kCosine : eval::ReplayGate::kCosineToLast;
+  std::erase_if(results, [&](const auto& r) { return r.policy.gate != gate; });
+  return results;
+}
+
+int run_calibrate_held(const CalibrateCommand& c) {
+  EvalBench bench(c.setup);
+  const auto results = replay_taus(bench, c, method_spec(c.method, c.kv).recipe);
+  const auto found =
+      std::find_if(results.begin(), results.end(), [&](const auto& r) { return 100 * r.held >= c.held; });
+  if (found == results.end() || found->n == 0)
+    fail(ErrorKind::kOption,
+         "--held: no step of these contexts attends less than all; give longer ones or a smaller budget");
+  const auto tau = static_cast<float>(found->policy.threshold);
+  if (c.setup.json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const auto& r : results)
+      rows.push_back({{"tau", spelled(static_cast<float>(r.policy.threshold))},
+                      {"selected_again", ratio(r.selected, r.n)},
+                      {"held", r.held},
+                      {"held_worst_tenth", r.worst_tenth}});
+    fmt::print("{}\n", nlohmann::json{{"origin", eval_origin()}, {"tau", spelled(tau)}, {"taus", rows}}.dump(1));
+    return 0;
+  }
+  fmt::print("| tau | selected again | attention held | in the least tenth |\n|---|---|---|---|\n");
+  for (const auto& r : results)
+    fmt::print("| {:g} | {:.1f} % | {:.1f} % | {:.1f} % |\n", r.policy.threshold, 100 * ratio(r.selected, r.n),
+               100 * r.held, 100 * r.worst_tenth);
+  fmt::print("\ntau {:g} holds {:.1f} % of what a selection at every step attends\nUse it with: mneme run ... {}\n",
+             tau, 100 * found->held, usage_of(c, tau));
+  return 0;
 }
 
 int run_calibrate(const CalibrateCommand& c) {
   check_eval_options(c.setup);
+  if (c.held > 0) return run_calibrate_held(c);
   if (c.rates.size() != 2 || !(c.rates[0] < c.rates[1]))
     fail(ErrorKind::kOption, "--rate: expected two per cents, the lower one first");
   const eval::MethodSpec spec = method_spec(c.method, c.kv);
@@ -113,7 +167,7 @@ int run_calibrate(const CalibrateCommand& c) {
                decisions_by_layer(result, shape) ? "finds boundaries in" : "corrects", 100 * result.rounds.back().rate,
                decisions_by_layer(result, shape) ? "steps and layers" : "KV heads",
                result.reached ? "" : ", which is not what was asked for: it did not settle");
-    fmt::print("Use it with: mneme run ... {}\n", usage_of(c, result));
+    fmt::print("Use it with: mneme run ... {}\n", usage_of(c, result.tau()));
   }
   return result.reached ? 0 : 1;
 }
@@ -169,6 +223,11 @@ void add_eval_calibrate(CLI::App& app, int& code) {
   c->add_option("--method", o->method, "Method with a gate; overrides as freekv:gate_pool=max")
       ->type_name("NAME")
       ->capture_default_str();
+  c->add_option(
+       "--held", o->held,
+       "With a boundary gate: the least tau whose kept selections hold this share of what selecting at every step "
+       "attends, in percent, by true attention")
+      ->check(number(0, 100));
   c->add_option("--rate", o->rates, "Accepted corrections, in percent of KV heads")
       ->delimiter(',')
       ->expected(2)

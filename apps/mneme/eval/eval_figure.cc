@@ -5,6 +5,8 @@
 #include <memory>
 
 #include "apps/eval/figures/attention_map.h"
+#include "apps/eval/figures/gate_replay.h"
+#include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
 #include "apps/eval/runs/run_file.h"
 #include "apps/eval/runs/suite_table.h"
@@ -23,6 +25,8 @@ struct FigureCommand {
   std::vector<std::string> runs;
   EvalSetup setup{.tasks = {"number"}, .contexts = 1};
   eval::AttentionMapOptions attention;
+  eval::ReplayOptions replay;
+  eval::KeyStatisticsOptions keys;
 };
 
 std::vector<std::string> numbers_to(std::int32_t n) {
@@ -125,6 +129,47 @@ Drawn attention_figure(FigureCommand c) {
   return out;
 }
 
+Drawn gates_figure(const FigureCommand& c) {
+  for (const std::int32_t unit : c.replay.units)
+    if (const char* reason = check_region({c.replay.budget, c.replay.sink, c.replay.recent, unit, unit}))
+      fail(ErrorKind::kOption, "figure gates: {}", reason);
+  EvalBench bench(c.setup);
+  eval::GateReplayObserver observer(bench.engine().method_shape(), c.replay);
+  watch(c, bench, observer, [&] { observer.replay().forget_sequences(); });
+  const auto results = observer.replay().results();
+  Drawn out = drawn(eval::replay_charts(results));
+  for (const auto& r : results)
+    out.data.push_back({{"unit", r.policy.unit},
+                        {"gate", eval::gate_name(r.policy.gate)},
+                        {"threshold", r.policy.threshold},
+                        {"n", r.n},
+                        {"selected_again", ratio(r.selected, r.n)},
+                        {"held", r.held},
+                        {"held_worst_tenth", r.worst_tenth}});
+  return out;
+}
+
+// No model: random keys. A chart a head size and statistic of what indexes find against their bytes.
+Drawn keys_figure(const FigureCommand& c) {
+  std::vector<eval::LineChart> charts;
+  nlohmann::json data = nlohmann::json::array();
+  for (const eval::IndexFinding& f : eval::index_findings(c.keys)) {
+    const std::string title = fmt::format("D = {}, {} keys", f.head_dim, eval::statistics_name(f.statistics));
+    if (charts.empty() || charts.back().title != title)
+      charts.push_back({.title = title, .x_title = "bytes of 32 tokens", .y_title = "of the best tokens, %"});
+    const bool exact = f.index.starts_with("exact");
+    if (!exact) charts.back().series.push_back({.name = f.index, .points = {{f.bytes, 100 * f.top_tokens}}});
+    data.push_back({{"head_dim", f.head_dim},
+                    {"statistics", eval::statistics_name(f.statistics)},
+                    {"index", f.index},
+                    {"bytes", f.bytes},
+                    {"top_tokens", f.top_tokens},
+                    {"half_width_95", 1.96 * f.deviation},
+                    {"top_pages", f.top_pages < 0 ? nlohmann::json() : nlohmann::json(f.top_pages)}});
+  }
+  return {data, eval::line_chart_svg(charts)};
+}
+
 Drawn run_figure(const FigureCommand& c) {
   if (c.runs.empty()) fail(ErrorKind::kOption, "figure {} is drawn from --runs FILE of mneme eval --suite", c.name);
   const std::vector<eval::SuiteRecord> records = eval::merge_runs(c.runs).records;
@@ -139,13 +184,14 @@ Drawn run_figure(const FigureCommand& c) {
 
 int run_figure_command(const FigureCommand& c) {
   if (c.name == "latency")
-    fail(ErrorKind::kUnsupported,
-         "figure latency: the parts of a CUDA step are measured by mneme bench decode --device cuda --trace FILE, on a "
-         "machine with a GPU; this command does not draw them yet");
+    fail(ErrorKind::kOption,
+         "figure latency: mneme bench decode --device cuda --svg FILE times the phases of a step and draws them");
   const bool watched = c.name == "similarity" || c.name == "recall" || c.name == "scores" ||
-                       c.name == "sparsity-input" || c.name == "sparsity-output";
+                       c.name == "sparsity-input" || c.name == "sparsity-output" || c.name == "gates";
   if (watched) check_eval_options(c.setup);
   const Drawn d = c.name == "similarity" || c.name == "recall" ? similarity_figure(c, c.name == "recall")
+                  : c.name == "gates"                          ? gates_figure(c)
+                  : c.name == "keys"                           ? keys_figure(c)
                   : watched                                    ? attention_figure(c)
                                                                : run_figure(c);
   if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, d.svg);
@@ -160,11 +206,12 @@ void add_eval_figure(CLI::App& eval, int& code) {
   CLI::App* c = eval.add_subcommand("figure", "Draw the papers' figures, as SVG or as numbers");
   const auto o = std::make_shared<FigureCommand>();
   c->add_option("name", o->name,
-                "With a model: similarity, recall, scores, sparsity-input, sparsity-output; from --runs: corrections, "
+                "With a model: similarity, recall, scores, gates, sparsity-input, sparsity-output; without one: keys; "
+                "from --runs: corrections, "
                 "corrections-along, budget, turnover, depth, bytes")
       ->required()
-      ->check(one_of({"similarity", "recall", "scores", "sparsity-input", "sparsity-output", "corrections",
-                      "corrections-along", "budget", "turnover", "depth", "bytes", "latency"}))
+      ->check(one_of({"similarity", "recall", "scores", "gates", "keys", "sparsity-input", "sparsity-output",
+                      "corrections", "corrections-along", "budget", "turnover", "depth", "bytes", "latency"}))
       ->type_name("NAME");
   add_eval_options(*c, o->setup);
   c->add_option("--runs", o->runs, "Records of mneme eval --suite --run")->type_name("FILE");
@@ -174,6 +221,12 @@ void add_eval_figure(CLI::App& eval, int& code) {
   c->add_option("--mass", o->attention.mass, "Attention mass that the tokens of a sparsity map hold")
       ->check(number(0, 1))
       ->capture_default_str();
+  const auto add_tokens = [&](const char* name, std::int32_t& value, const char* help) {
+    c->add_option(name, value, help)->check(whole_number(0, 1 << 20))->capture_default_str();
+  };
+  add_tokens("--kv-budget", o->replay.budget, "Tokens that a replayed selection leaves (gates)");
+  add_tokens("--kv-sink", o->replay.sink, "First tokens, always attended (gates)");
+  add_tokens("--kv-recent", o->replay.recent, "Last tokens, always attended (gates)");
   c->callback([o, &code] { code = run_figure_command(*o); });
 }
 

@@ -17,6 +17,7 @@
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 
 namespace mneme::cli {
@@ -221,7 +222,7 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
       bar.show(o.suite, std::min(++n, total), total);
     });
   }
-  timing.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  timing.wall = seconds_since(start);
   std::vector<eval::SuiteRecord> records = run.records();
   eval::sort_records(records, settings);
   print_suite(records, settings, layout_of(o.paper), o, setup, timing);

@@ -22,6 +22,7 @@
 #include "mneme/mneme.h"
 #include "src/base/atomic_file.h"
 #include "src/base/error.h"
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 
@@ -180,7 +181,7 @@ LanguageModel start_model(ModelFile file, const RunOptions& options, ProgressBar
   report.model = file.info();
   LanguageModel model(std::move(file), options.engine,
                       [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
-  report.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.load_seconds = seconds_since(start);
   report.engine = model.options();
   return model;
 }

@@ -1,4 +1,5 @@
 #include "src/engine/loop/engine_loop.h"
+#include "src/base/seconds.h"
 
 #include <algorithm>
 #include <iterator>
@@ -111,8 +112,7 @@ void EngineLoop::hand_out(GenerationTable& table) {
   hold(table.take_deliveries());
   if (held_.empty()) return;
   const auto now = GenerationTable::Clock::now();
-  const bool waits = !table.idle() &&
-                     std::chrono::duration<double>(now - handed_out_).count() < options_.stream_seconds &&
+  const bool waits = !table.idle() && seconds_between(handed_out_, now) < options_.stream_seconds &&
                      std::all_of(held_.begin(), held_.end(), [](const Delivery& d) { return is_piece(d.event); });
   if (waits) return;
   handed_out_ = now;

@@ -15,16 +15,21 @@
 
 namespace mneme {
 
+// What ends an answer before max_tokens.
+struct StopRules {
+  std::vector<std::string> strings;
+  bool keep_string = false;     // the answer includes the stop string that ends it
+  std::vector<TokenId> tokens;  // end the answer as the model's own end tokens do, ignore_end or not
+  bool ignore_end = false;
+};
+
 struct GenerationInput {
   std::vector<TokenId> prompt;
   std::int32_t n = 1;  // answers; each with its own random numbers, of seed, seed + 1, ...
   SamplingOptions sampling;
   std::shared_ptr<const TokenConstraint> constraint;  // on each answer; null: none
   std::int32_t max_tokens = 0;                        // 0: the prompt alone
-  std::vector<std::string> stop;
-  bool keep_stop = false;            // the answer includes the stop string that ends it
-  std::vector<TokenId> stop_tokens;  // end the answer as the model's own end tokens do, ignore_end or not
-  bool ignore_end = false;
+  StopRules stop;
   std::int32_t top_logprobs = 0;             // likeliest tokens told with each token of an answer
   std::optional<std::int32_t> score_prompt;  // as RequestInput::score_prompt
   std::int32_t priority = 0;                 // larger first

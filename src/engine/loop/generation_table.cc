@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/seconds.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme {
 namespace {
-
-double seconds_between(GenerationTable::Clock::time_point a, GenerationTable::Clock::time_point b) {
-  return std::chrono::duration<double>(b - a).count();
-}
 
 // Pages of a sequence that is bound to its method are of no use to others, and its own prompt is read from the start.
 bool shares(const GenerationInput& input) {
@@ -42,8 +39,8 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   request.constraint = input.constraint;
   if (request.sampling.seed) *request.sampling.seed += choice;
   request.max_tokens = input.max_tokens;
-  if (!input.ignore_end) request.end_tokens = model_.end_tokens;
-  request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
+  if (!input.stop.ignore_end) request.end_tokens = model_.end_tokens;
+  request.end_tokens.insert(request.end_tokens.end(), input.stop.tokens.begin(), input.stop.tokens.end());
   request.priority = input.priority;
   request.group = input.group;
   request.group_limit = input.group_limit;
@@ -57,14 +54,15 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
 void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
   g.requests.push_back(id);
   ++waiting_;
-  choices_.emplace(id, Choice{.generation = &g,
-                              .index = index,
-                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop, g.input.keep_stop),
-                              .held = {},
-                              .begun = {},
-                              .first_token = {},
-                              .last_token = {},
-                              .between = {}});
+  choices_.emplace(
+      id, Choice{.generation = &g,
+                 .index = index,
+                 .stream = AnswerStream(*model_.text->tokenizer, g.input.stop.strings, g.input.stop.keep_string),
+                 .held = {},
+                 .begun = {},
+                 .first_token = {},
+                 .last_token = {},
+                 .between = {}});
 }
 
 void GenerationTable::start(Generation& g, GenerationInput& input) {

@@ -46,4 +46,14 @@ class LoopMetrics {
   virtual void count_method(std::string_view method, const KvMethodStats& stats) = 0;
 };
 
+// Where nobody reads them.
+class NoLoopMetrics final : public LoopMetrics {
+ public:
+  void set(const Gauges&) override {}
+  void count_step(std::int64_t, double) override {}
+  void count_prefix(std::int64_t, std::int64_t) override {}
+  void count_answer(const Answer&) override {}
+  void count_method(std::string_view, const KvMethodStats&) override {}
+};
+
 }  // namespace mneme

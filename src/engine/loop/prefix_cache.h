@@ -1,5 +1,5 @@
 // Which sequences of the engine begin as a new prompt does: a radix tree over page hashes, with the least recently used
-// sequence to give up when memory is wanted.
+// sequence to evict when memory is wanted.
 //
 // A node is a page of tokens after the pages before it; it is found by the hash of all of these, and what it names is
 // compared token by token, so that equal hashes of different texts do no harm. It knows ids and tokens; keys and values
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "src/base/function_ref.h"
-#include "src/engine/scheduler.h"
+#include "src/engine/schedule/scheduler.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -42,7 +42,7 @@ class PrefixCache {
     std::vector<TokenId> tokens;
     std::int32_t n_shared = 0;
     std::string salt;
-    bool running = false;  // not to be given up
+    bool running = false;  // not to be evicted
   };
   // Takes a sequence in, or takes it in again.
   void put(Sequence sequence);

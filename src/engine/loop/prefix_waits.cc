@@ -39,7 +39,7 @@ void PrefixWaits::add(RequestId id, const GenerationInput& input) {
   Prompt prompt{.input = &input, .leads = shares && leads(input), .most = most_shared(input), .leader = {}};
   if (prompt.most == 0 && !prompt.leads) return;
   ranks_.emplace(id, rank_of(id, input));
-  prompts_.emplace(rank_of(id, input), std::move(prompt));
+  prompts_.emplace(rank_of(id, input), prompt);
   if (shares) {
     tree_.put({.id = id,
                .tokens = input.prompt,

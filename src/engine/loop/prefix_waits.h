@@ -65,7 +65,7 @@ class PrefixWaits {
   std::uint64_t look_around();
   Source best_source(RequestId id, const Prompt& prompt, std::int32_t own);
   std::optional<Source> leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own, bool runs);
-  // What the requests of a step may still take: places, and blocks that nobody has reserved.
+  // What the requests of a step may still take: sequence slots, and blocks that nobody has reserved.
   struct Room {
     std::int32_t requests = 0;
     std::int64_t blocks = 0;

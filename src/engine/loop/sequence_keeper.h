@@ -71,7 +71,7 @@ class SequenceKeeper {
   // The request has ended with its sequence kept. Takes that over, or gives it up.
   void ended(const Request& request);
 
-  // Gives up cached sequences, the longest unused first, until the request that is to begin next has room.
+  // Evicts cached sequences, least recently used first, until the request that is to begin next has room.
   void make_room();
   std::int64_t cached() const { return prefixes_.size(); }
 
@@ -83,9 +83,9 @@ class SequenceKeeper {
   const std::vector<Slot>& slots() const { return slots_; }
   // Errors (also below)  kRequest: no such slot.
   Slot& slot(std::int32_t s);
-  // Gives up what the slot has for a sequence from elsewhere.
+  // Evicts what the slot has for a sequence from elsewhere.
   void put(std::int32_t slot, const RestoredSequence& restored);
-  // Tokens given up.
+  // Tokens evicted.
   std::int64_t erase(std::int32_t slot);
   RunningModel& model() { return model_; }
 

@@ -1,4 +1,5 @@
 #include "src/engine/session/step_loop.h"
+#include "src/base/seconds.h"
 
 #include <chrono>
 #include <utility>
@@ -40,7 +41,7 @@ void StepLoop::deliver_others(Others others) {
 void StepLoop::step_now() {
   const auto start = std::chrono::steady_clock::now();
   std::vector<RequestEvent> events = engine_.step();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   std::vector<std::pair<Listener*, std::exception_ptr>> reported;
   std::vector<RequestEvent> unheard;
   for (RequestEvent& event : events) {

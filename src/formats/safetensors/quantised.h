@@ -1,4 +1,4 @@
-// Quantised matrices of a Hugging Face folder, repacked into the block types that products read.
+// Quantised matrices of a Hugging Face folder, repacked into the block types that GEMMs read.
 //
 // Codes keep their values; only their order and the place of scales change. What a format becomes:
 //

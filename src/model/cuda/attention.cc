@@ -298,6 +298,7 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   single_rows(layer, {.span = 0, .first = 0, .n = n, .retrieval = retrieval_of_graph()}, rows, m, context, stream);
+  m.lap(StepPhase::kAttention, stream);
 }
 
 void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,

@@ -19,6 +19,7 @@
 #include "src/model/cuda/host_attention.h"
 #include "src/model/cuda/retrieval/retrieval_set.h"
 #include "src/model/cuda/staging.h"
+#include "src/model/cuda/step_phases.h"
 #include "src/model/cuda/tables.h"
 #include "src/model/cuda/windows.h"
 #include "src/ops/attention/attention_cuda.h"
@@ -55,6 +56,10 @@ class CudaAttention {
     std::byte* scratch = nullptr;                                 // decode_attention_scratch_bytes()
     const float* sinks = nullptr;                                 // [heads], or null
     float* lse = nullptr;                                         // [n, heads], where there are sinks
+    PhaseClock* phases = nullptr;                                 // null: the step is not timed by phase
+    void lap(StepPhase phase, const Stream& stream) const {
+      if (phases != nullptr) phases->lap(phase, stream);
+    }
   };
 
   // Errors  kUnsupported: a head size or group that the kernels do not support.
@@ -141,7 +146,7 @@ class CudaAttention {
   void host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
                  const Stream& stream);
   void stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
-                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context);
+                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
   void remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a, const CudaRowArrays& rows,
                      const Memory& m, const CudaContext& context, const Stream& stream);
   void selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a, const CudaRowArrays& rows,

@@ -67,7 +67,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
                               .scale = scale_,
                               .scratch = m.scratch};
   if (who.retrieval == nullptr) {
-    stored_rows(layer, who, qkv, a, rows, m, context);
+    stored_rows(layer, who, qkv, a, rows, m, context, stream);
     return;
   }
   CudaRetrieval& r = *who.retrieval;
@@ -77,6 +77,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
   const bool selects = r.slot_layer(layer) >= 0;
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
   r.keep_probes(layer, m.q + at, slot_rows(rows, who.first, who.n), context);
+  m.lap(StepPhase::kAppend, stream);
   if (r.two_parts() && (selects || r.pre_rope_keys())) {
     remapped_rows(layer, who, a, rows, m, context, stream);
   } else if (selects) {
@@ -89,10 +90,12 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
 
 // Rows that attend all stored tokens.
 void CudaAttention::stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
-                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context) {
+                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                                const Stream& stream) {
   const bool observed = mass_observer_->decodes(layer);
   if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{who.span} * qkv.n_heads;
   store_qkv_cuda(qkv, pages(), layer, m.q + std::int64_t{who.first} * q_width_ * 2, context);
+  m.lap(StepPhase::kAppend, stream);
   attend_decode_cuda(a, pages(), layer, context);
   add_sinks(m, a.out, a.lse, a.n, context);
   if (!observed) return;
@@ -115,9 +118,11 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
   if (selects && r.by_layer())
     r.select_by_layer(layer, slots, m.remote_q + std::int64_t{who.first} * q_width_ * 2, rows.remote_to + who.first,
                       context);
+  m.lap(StepPhase::kSelection, stream);
   if (recalls && !near_apart) {
     delay(context);
     r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), context);
+    m.lap(StepPhase::kRecall, stream);
   } else if (recalls) {
     // The local part is in the ring of rotated keys, and is attended concurrently.
     const CudaContext side_context{.stream = side_.get()};
@@ -159,6 +164,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
+  m.lap(StepPhase::kSelection, stream);
   if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
@@ -170,6 +176,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   } else {
     r.recall(SelectWhen::kNow, layer, slots, pages, context);
   }
+  m.lap(StepPhase::kRecall, stream);
   if (r.prunes()) {
     const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
     a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;

@@ -75,8 +75,15 @@ struct CudaForward::Impl {
 
   // ---- a step
   // By rows and CudaAttention::graph_kind(); null until the second step of a shape.
-  std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs;
-  std::int32_t generation = 0;  // of `attention`, for which the graphs were captured
+  struct GraphOfStep {
+    Graph graph;
+    PhaseClock phases;
+  };
+  std::map<std::pair<std::int32_t, std::int32_t>, GraphOfStep> graphs;
+  bool times_phases = false;
+  PhaseClock launched_phases;    // of steps that no graph can run
+  PhaseClock* phases = nullptr;  // of the current step, where it is timed
+  std::int32_t generation = 0;   // of `attention`, for which the graphs were captured
   std::vector<std::int32_t> wanted;
   std::vector<TokenSample> samples;
   Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
@@ -84,7 +91,12 @@ struct CudaForward::Impl {
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
   void allocate();
   CudaContext serial() const { return {.stream = stream.get()}; }
-  CudaContext overlapped() const { return {.stream = stream.get(), .order = LaunchOrder::kOverlapped}; }
+  CudaContext overlapped() const {
+    return {.stream = stream.get(), .order = phases != nullptr ? LaunchOrder::kSerial : LaunchOrder::kOverlapped};
+  }
+  void lap(StepPhase phase) const {
+    if (phases != nullptr) phases->lap(phase, stream);
+  }
   DeferredNorm deferred(const float* from, std::int32_t parts) const {
     return {.sums = from,
             .n_parts = parts,
@@ -222,7 +234,8 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .out = attended,
           .scratch = attention_scratch,
           .sinks = w.sinks,
-          .lse = lse};
+          .lse = lse,
+          .phases = phases};
 }
 
 // A dense layer is six kernels, seven where q, k and v differ in type: norms are fused into the GEMMs before and after
@@ -243,6 +256,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
                      {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width}, workspace, context);
     first += part.n_out;
   }
+  lap(StepPhase::kGemm);
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   skinny_gemm_residual_cuda(ordered(attended, w.o, n, context), n, w.o,
@@ -270,6 +284,7 @@ void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, con
 void CudaForward::Impl::launch_few(std::int32_t n) {
   const CudaRowArrays rows = CudaRowArrays::at(graph_base, kGraphRows);
   const CudaContext context = overlapped();
+  if (phases != nullptr) phases->start(stream);
   embed_cuda(
       rows.tokens, n, weights.embedding(),
       {.residual = residual, .norm_weight = weights.layers().front().attn_norm, .x_next = normed, .sums = sums_embed},
@@ -279,8 +294,11 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   attention.finish_graph(n, rows, stream);
   skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n), {.y = logits},
                    workspace, context);
+  lap(StepPhase::kGemm);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
+  lap(StepPhase::kSampling);
   attention.join(stream);
+  lap(StepPhase::kWait);
 }
 
 const void* CudaForward::Impl::ordered(const void* x, const DeviceMatrix& w, std::int64_t m,
@@ -321,6 +339,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
     multiply(normed, part, n, {.y = qkv + first * 2, .stride = q_width + 2 * kv_width});
     first += part.n_out;
   }
+  lap(StepPhase::kGemm);
   const CudaAttention::Memory memory = attention_memory(layer, true);
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
@@ -338,12 +357,15 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
   const CudaContext context = serial();
+  if (phases != nullptr) phases->start(stream);
   embed_cuda(rows.tokens, n, weights.embedding(),
              {.residual = residual, .norm_weight = nullptr, .x_next = nullptr, .sums = nullptr}, context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
   decode_only ? attention.finish_graph(n, rows, stream) : attention.finish_spans(rows, stream);
+  lap(StepPhase::kGemm);
   attention.join(stream);
+  lap(StepPhase::kWait);
 }
 
 // Logits of n rows and the argmax of each. rows: which rows, null: the first n.
@@ -363,7 +385,9 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
     }
     skinny_gemm_cuda(x, std::min(left, most), weights.head(), {}, {.y = y}, workspace, context);
   }
+  lap(StepPhase::kGemm);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
+  lap(StepPhase::kSampling);
 }
 
 // n rows of n sequences. The first step of a shape is launched directly, which loads the kernels; the second is
@@ -388,16 +412,19 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
     }
   };
   if (!attention.in_graph()) {
+    phases = times_phases ? &launched_phases : nullptr;
     launch();
     return;
   }
   const auto [it, fresh] = graphs.try_emplace(std::pair(n_padded, attention.graph_kind()));
+  GraphOfStep& step = it->second;
+  phases = times_phases ? &step.phases : nullptr;
   if (fresh) {
     launch();
     return;
   }
-  if (!it->second) it->second = Graph::capture(stream, launch);
-  it->second.launch(stream);
+  if (!step.graph) step.graph = Graph::capture(stream, launch);
+  step.graph.launch(stream);
 }
 
 // For `rows` of the head's last call: copies their logits to `to`, or, where that is null, their tokens to `samples`,
@@ -514,6 +541,7 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
     run_graph_rows(n, graph_rows(n));
     return collect(rules, nullptr);
   }
+  phases = nullptr;
   copy_bytes(row_base, host_rows.data(), host_rows.size(), stream);
   const CudaRowArrays rows = CudaRowArrays::at(row_base, capacity);
   launch_many(n, rows, false);
@@ -535,6 +563,14 @@ const Stream& CudaForward::stream() const {
 }
 double CudaForward::device_seconds() const {
   return impl_->end.seconds_since(impl_->begin);
+}
+void CudaForward::time_phases(bool on) {
+  impl_->times_phases = on;
+  impl_->phases = nullptr;
+  impl_->graphs.clear();
+}
+PhaseClock::Seconds CudaForward::phase_seconds() const {
+  return impl_->phases != nullptr ? impl_->phases->seconds() : PhaseClock::Seconds{};
 }
 std::size_t CudaForward::activation_bytes() const {
   return impl_->arena.size() + impl_->attention.bytes() + (impl_->experts ? impl_->experts->bytes() : 0);

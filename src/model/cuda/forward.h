@@ -15,6 +15,7 @@
 #include "src/base/progress.h"
 #include "src/kv/page_pool.h"
 #include "src/model/cuda/retrieval/retrieval.h"
+#include "src/model/cuda/step_phases.h"
 #include "src/model/cuda/weights.h"
 #include "src/model/model.h"
 #include "src/ops/sampling/sample_cuda.h"
@@ -75,6 +76,11 @@ class CudaForward {
   const Stream& stream() const;
   // Device time of the last step in seconds.
   double device_seconds() const;
+  // From the next step on, steps in which every sequence has one row are timed by phase (step_phases.h), and their
+  // kernels run one after another. Graphs are captured again.
+  void time_phases(bool on);
+  // Of the last step; zeros where it was not timed.
+  PhaseClock::Seconds phase_seconds() const;
   std::size_t activation_bytes() const;
   // Device address of the blocks, to fill them in benchmarks.
   std::byte* kv_data() const;

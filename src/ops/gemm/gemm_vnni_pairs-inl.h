@@ -1,4 +1,4 @@
-// x of the few-rows VNNI kernels, how it is made, and one step of a product with it.
+// x of the few-rows VNNI kernels, how it is made, and one step of a GEMM with it.
 #pragma once
 
 #include <cstdint>

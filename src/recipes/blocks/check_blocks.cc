@@ -67,11 +67,32 @@ void check_choice(const Recipe& r, std::vector<std::string>& reasons) {
     reasons.push_back("open_group=score is of single tokens: use unit=token");
 }
 
+// rank=mass_var and rank=stamp.
+void check_rank(const Recipe& r, std::vector<std::string>& reasons) {
+  const DropStage& stage = *r.prefill_end;
+  const auto* last = std::get_if<LastRows>(&r.rows);
+  const bool each_step = stage.when == DropWhen::kOverBudget;
+  if (stage.rank == Rank::kMassVariance &&
+      (each_step || r.norm || last == nullptr || last->n < 2 || r.recent < last->n))
+    reasons.push_back(
+        "rank=mass_var compares the rows at a prompt's end, which stay: use drop=prefill_end and rows=N, N from 2 to "
+        "recent");
+  if (stage.rank != Rank::kStamp) return;
+  if (!each_step || r.norm || last == nullptr || last->n != 1 || stage.scope != DropScope::kKvHead || stage.smooth != 1)
+    reasons.push_back(
+        "rank=stamp looks at every step of a head: use drop=over_budget, rows=1, scope=kv_head, smooth=none");
+  if (std::int64_t{r.sink} + r.recent + 2 * std::int64_t{stage.stamps.page} > r.budget)
+    reasons.push_back(fmt::format("rank=stamp: a budget of {} does not hold sinks, window and two pages of {}",
+                                  r.budget, stage.stamps.page));
+}
+
 void check_share(const Recipe& r, std::vector<std::string>& reasons) {
   const DropStage& stage = *r.prefill_end;
   if (std::holds_alternative<EvenShare>(stage.share)) return;
   if (stage.when != DropWhen::kPrefillEnd || r.norm)
     reasons.push_back("layers and heads share a budget when a prefill ends: use share=even, or drop=prefill_end");
+  if (std::holds_alternative<PreferenceShare>(stage.share) && stage.rank != Rank::kMassVariance)
+    reasons.push_back("layers share by the variance of their attention: use rank=mass_var");
   if (!std::holds_alternative<HeadShare>(stage.share)) return;
   if (stage.scope != DropScope::kKvHead || stage.rank != Rank::kMass)
     reasons.push_back("heads share by their masses: use scope=kv_head, rank=mass");

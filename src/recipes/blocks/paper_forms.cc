@@ -28,6 +28,8 @@ constexpr std::array kForms = {
     PaperForm{"q_llm.2k", "q_llm", "recent=1024,budget=2176", "Q-LLM's tables, printed as 2K"},
     PaperForm{"streaming_llm.2k", "streaming_llm", "sink=128,budget=2176", "ActQKV's row Stream"},
     PaperForm{"h2o.paper", "h2o", "", "H2O: half of the budget recent"},
+    PaperForm{"raas.paper", "raas", "sink=0,recent=0,dense=none,stamp_page=16,stamp=half,pin_prompt=yes",
+              "RaaS: pages of 16, prompts stay"},
     PaperForm{"snapkv.paper", "snapkv", "", "SnapKV: the window is the rows that observe"},
     PaperForm{"tova.paper", "tova", "", "TOVA: neither sinks nor a window"},
     PaperForm{"refreekv.paper", "refreekv", "", "ReFreeKV: four first tokens, layers 0 and 1 dense"},

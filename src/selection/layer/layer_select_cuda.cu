@@ -84,6 +84,31 @@ __device__ __forceinline__ float squares(std::uint32_t v, __half) {
   return f.x * f.x + f.y * f.y;
 }
 
+// The best cosine of each probe over the page's tokens, from its dot products c and the scaled inverse norms of the keys.
+template <int kTiles>
+__device__ __forceinline__ void write_page_ranks(const ScoreArgs& p, int page, const float (&c)[2][kTiles][4],
+                                                 const float (&inverse)[4], int first_probe, int count) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float best = __int_as_float(0x7fffffff);  // NaN, which any number replaces
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float v = c[m][j][2 * r + i];
+          best = fmaxf(best, (v + __shfl_xor_sync(~0u, v, 2)) * inverse[2 * m + r]);
+        }
+#pragma unroll
+      for (int k = 4; k < kWarp; k *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, k));
+      const int probe = j * kTileProbes + 2 * t + i;
+      if (g == 0 && t < 2 && probe < count)
+        p.ranks[(first_probe + probe) * p.rank_stride + page - p.first] = sort_key(best);
+    }
+}
+
 template <typename T, int kDim, int kTiles>
 __device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int page, const std::uint8_t* probes,
                                            int first_probe, int count) {
@@ -128,24 +153,7 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int
     const float s = warp_sum<4>(square[r]);
     inverse[r] = s > 0 ? __fdiv_rn(p.scale, __fsqrt_rn(s)) : 1.0f;
   }
-#pragma unroll
-  for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float best = __int_as_float(0x7fffffff);  // NaN, which any number replaces
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float v = c[m][j][2 * r + i];
-          best = fmaxf(best, (v + __shfl_xor_sync(~0u, v, 2)) * inverse[2 * m + r]);
-        }
-#pragma unroll
-      for (int k = 4; k < kWarp; k *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, k));
-      const int probe = j * kTileProbes + 2 * t + i;
-      if (g == 0 && t < 2 && probe < count)
-        p.ranks[(first_probe + probe) * p.rank_stride + page - p.first] = sort_key(best);
-    }
+  write_page_ranks<kTiles>(p, page, c, inverse, first_probe, count);
 }
 
 // kRows: block row y scores the query of row y; else the next probes of the one sequence.

@@ -150,6 +150,36 @@ __device__ __forceinline__ float2 merged(float2 a, float2 b) {
   return {max, a.y * exp2f(a.x - base) + b.y * exp2f(b.x - base)};
 }
 
+// Writes the mass of the page's tokens below `end`, reduced over the lanes that have rows of one token, and clears it.
+__device__ __forceinline__ void write_token_mass(float (&mass)[kTokenTiles][2], int page_begin, int end, float* out) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float v = mass[j][c];
+      v += __shfl_xor_sync(~0u, v, 4);
+      v += __shfl_xor_sync(~0u, v, 8);
+      v += __shfl_xor_sync(~0u, v, 16);
+      const int token = page_begin + j * 8 + 2 * t + c;
+      if (g == 0 && token < end) out[token] = v;
+      mass[j][c] = 0;
+    }
+}
+
+// Writes s of the one row's query heads, out [group, stride], for the page's tokens below `end`.
+__device__ __forceinline__ void write_head_rows(const float (&s)[kTokenTiles][4], int group, int page_begin, int end,
+                                                float* out, std::int64_t stride) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int token = page_begin + j * 8 + 2 * t + c % 2, head = g + 8 * (c / 2);
+      if (head < group && token < end) out[head * stride + token] = s[j][c];
+    }
+}
+
 template <typename T, int kDim, Kind kKind>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Args p) {
   __shared__ __align__(128) std::uint8_t tiles[2][TileShape<kDim>::kBytes];
@@ -173,6 +203,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
   const bool one_row = n_rows == 1;
   const int tile_end = one_row ? p.group : n_rows;  // tile rows in total
   const float factor = p.a.scale * kLog2e;
+  const int end = static_cast<int>(min(static_cast<std::int64_t>(length), p.a.mass_stride));  // of tokens written
   const auto tile_of = [&](int i) { return shared_address(tiles) + i % 2 * TileShape<kDim>::kBytes; };
 
   for (int kv_split = blockIdx.x; kv_split * kKvSplitTokens < length; kv_split += gridDim.x) {
@@ -208,19 +239,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
     const auto write_mass = [&](int head) {
       if constexpr (kKind == Kind::kMass) {
         const std::int64_t row = p.a.by == MassBy::kGroup ? kv_head : kv_head * p.group + head;
-        float* out = p.a.mass + mass_at + row * p.a.mass_stride;
-#pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j)
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float v = mass[j][c];
-            v += __shfl_xor_sync(~0u, v, 4);
-            v += __shfl_xor_sync(~0u, v, 8);
-            v += __shfl_xor_sync(~0u, v, 16);
-            const int token = page_begin + j * 8 + 2 * t + c;
-            if (g == 0 && token < length && token < p.a.mass_stride) out[token] = v;
-            mass[j][c] = 0;
-          }
+        write_token_mass(mass, page_begin, end, p.a.mass + mass_at + row * p.a.mass_stride);
       }
     };
 
@@ -259,14 +278,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
       if (one_row && (kKind == Kind::kLse ? p.a.scores != nullptr : p.a.by == MassBy::kQueryHead)) {
         float* out = (kKind == Kind::kLse ? p.a.scores : p.a.mass + mass_at) +
                      static_cast<std::int64_t>(kv_head) * p.group * p.a.mass_stride;
-#pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int token = page_begin + j * 8 + 2 * t + c % 2, row = rows[c / 2];
-            if (row < p.group && token < length && token < p.a.mass_stride)
-              out[row * p.a.mass_stride + token] = s[j][c];
-          }
+        write_head_rows(s, p.group, page_begin, end, out, p.a.mass_stride);
       }
       if constexpr (kKind == Kind::kLse) {
 #pragma unroll
@@ -318,6 +330,18 @@ void run(const Args& args, int kv_splits, const CudaContext& context) {
   });
 }
 
+__global__ void __launch_bounds__(kThreads)
+    moments_kernel(const float* row, std::int64_t n, float* sums, float* squares, float* entropy) {
+  launch_dependents();
+  grid_dependency_wait();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float a = row[i];
+  sums[i] += a;
+  squares[i] += a * a;
+  entropy[i] -= a * logf(a + 1e-10f);
+}
+
 int kv_splits_of(std::int32_t tokens) {
   return (tokens + kKvSplitTokens - 1) / kKvSplitTokens;
 }
@@ -347,6 +371,13 @@ void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std:
   run<Kind::kLse>(args, args.n_kv_splits, context);
   launch(context, "merge_lse", lse_kernel, dim3(static_cast<unsigned>((a.n_rows * a.n_heads + kWarps - 1) / kWarps)),
          dim3(kThreads), 0, args);
+}
+
+void add_moments_cuda(const float* row, std::int64_t n, float* sums, float* squares, float* entropy,
+                      const CudaContext& context) {
+  if (n == 0) return;
+  launch(context, "add_moments", moments_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
+         dim3(kThreads), 0, row, n, sums, squares, entropy);
 }
 
 }  // namespace mneme

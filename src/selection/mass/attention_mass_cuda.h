@@ -47,6 +47,13 @@ std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_head
 void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
                         const CudaContext& context);
 
+// Adds a row's attention to sums over rows, element by element: a, a^2 and -a ln(a + 1e-10).
+//
+//   row                      [n] f32
+//   sums, squares, entropy   [n] f32, added to
+void add_moments_cuda(const float* row, std::int64_t n, float* sums, float* squares, float* entropy,
+                      const CudaContext& context);
+
 // norm_suffix() of keep_rule.h (the specification): writes the first token of the suffix to `result` [1] i32.
 //
 //   mass  [n_heads, stride] f32, of n tokens; with lse [n_heads]: the scores from attention_lse_cuda()

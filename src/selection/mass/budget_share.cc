@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "src/base/size32.h"
 
@@ -26,6 +27,24 @@ void keep_best(std::vector<Ranked>& all, std::int64_t n) {
   all.resize(n);
 }
 
+// One token after the other to those below their caps, the lowest first, round after round.
+void give_in_turn(std::int64_t left, std::span<const std::int32_t> cap, std::vector<std::int32_t>& keeps) {
+  while (left > 0) {
+    std::vector<std::size_t> open;
+    std::int64_t least = left;  // room of the one nearest to its cap
+    for (std::size_t l = 0; l < keeps.size(); ++l) {
+      if (keeps[l] >= cap[l]) continue;
+      open.push_back(l);
+      least = std::min<std::int64_t>(least, cap[l] - keeps[l]);
+    }
+    if (open.empty()) return;
+    const std::int64_t rounds = std::min(least, left / std::ssize(open));
+    if (rounds == 0) open.resize(std::min<std::int64_t>(left, std::ssize(open)));
+    for (const std::size_t l : open) keeps[l] += static_cast<std::int32_t>(std::max<std::int64_t>(rounds, 1));
+    left -= std::max<std::int64_t>(rounds, 1) * std::ssize(open);
+  }
+}
+
 }  // namespace
 
 std::int32_t pyramid_keep(const PyramidShare& share, std::int32_t budget, std::int32_t recent, std::int32_t n,
@@ -35,6 +54,25 @@ std::int32_t pyramid_keep(const PyramidShare& share, std::int32_t budget, std::i
   std::int32_t lo = b / share.beta, hi = 2 * b - lo;
   if (hi >= n - recent) hi = n - recent, lo = 2 * b - hi;
   return hi - place.number * ((hi - lo) / (place.n_layers - 1)) + recent;
+}
+
+std::vector<std::int32_t> preference_keeps(std::span<const double> preference, std::span<const std::int32_t> cap,
+                                           std::int64_t total) {
+  const std::size_t n = preference.size();
+  std::vector<double> p(preference.begin(), preference.end());
+  double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  if (!std::isfinite(sum) || sum <= 0) std::fill(p.begin(), p.end(), 1.0), sum = static_cast<double>(n);
+  std::vector<std::int32_t> keeps(n);
+  std::int64_t excess = 0, given = 0;
+  for (std::size_t l = 0; l < n; ++l) {
+    const auto share = static_cast<std::int64_t>(p[l] / sum * static_cast<double>(total));
+    keeps[l] = static_cast<std::int32_t>(std::min<std::int64_t>(share, cap[l]));
+    excess += share - keeps[l];
+    given += share;
+  }
+  give_in_turn(excess, cap, keeps);
+  give_in_turn(total - given, cap, keeps);
+  return keeps;
 }
 
 std::vector<std::int32_t> head_keeps(const HeadShare& share, std::span<const std::span<const float>> scores,

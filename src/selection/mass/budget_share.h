@@ -21,6 +21,14 @@ struct LayerPlace {
 std::int32_t pyramid_keep(const PyramidShare& share, std::int32_t budget, std::int32_t recent, std::int32_t n,
                           const LayerPlace& place);
 
+// Tokens that each layer keeps of `total` by its preference: total P / sum P rounded down, at most its cap; what caps
+// leave over goes evenly to the layers below theirs, a remainder to the lowest of them, and so does what rounding left.
+// Preferences that are not finite, or all 0, share evenly.
+//   preference  [layers]  at least 0;   cap  [layers]
+// Source  CAKE (Qin et al. 2025), its code.
+std::vector<std::int32_t> preference_keeps(std::span<const double> preference, std::span<const std::int32_t> cap,
+                                           std::int64_t total);
+
 // Ranked tokens that each head keeps. With b a head on average, c_m of the layer's heads * b largest scores fall to
 // head m, which keeps round((1 - floor) c_m + [floor b]), half to even; exact: the [floor b] best of every head, then
 // the largest of the others, heads * b in all.

@@ -96,7 +96,7 @@ __device__ inline int rank_of(const Item& item, const std::uint32_t* keys, const
 }
 
 // SlotRules::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that
-// the step before attended (hold_units() of decode_choice.cc).   units: scratch
+// the step before attended (hold_units() of decode_selection.cc).   units: scratch
 __device__ inline void hold_units(const UnfusedArgs& p, const Item& item, std::uint32_t* keys, std::int32_t* units,
                                   Ranker& ranker) {
   const int tid = threadIdx.x, n_new = min(item.rules.hold, item.n_select);

@@ -166,10 +166,10 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
     if (input.constraint) unsupported("allowed_token_ids", "not together with response_format");
     input.constraint = only_tokens(parse_tokens(*allowed, vocabulary));
   }
-  input.stop = parse_stop(body);
-  input.keep_stop = body.boolean("include_stop_str_in_output", false);
-  if (const auto stop = body.find("stop_token_ids")) input.stop_tokens = parse_tokens(*stop, vocabulary);
-  input.ignore_end = body.boolean("ignore_eos", false);
+  input.stop.strings = parse_stop(body);
+  input.stop.keep_string = body.boolean("include_stop_str_in_output", false);
+  if (const auto stop = body.find("stop_token_ids")) input.stop.tokens = parse_tokens(*stop, vocabulary);
+  input.stop.ignore_end = body.boolean("ignore_eos", false);
   // vLLM's meaning: smaller first. A key may ask for less urgency than it has, never for more.
   const std::int32_t most_urgent = context.key != nullptr ? context.key->priority : -1000000;
   const std::int32_t otherwise = context.key != nullptr ? context.key->priority : 0;

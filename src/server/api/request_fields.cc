@@ -246,7 +246,7 @@ void check_field(const std::string& key, const Json& value, std::span<const std:
 
 std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high) {
   const std::int64_t n = value.integer();
-  if (n < low || n > high) value.wrong(fmt::format("a whole number from {} to {}", low, high));
+  if (n < low || n > high) value.wrong(fmt::format("an integer from {} to {}", low, high));
   return count32(n);
 }
 

@@ -26,7 +26,7 @@ void expect_fields(const JsonRef& body, std::span<const std::string_view> names)
 // The field is there, and its value asks for something: it is not null, false, 0, "" or empty.
 bool is_given(const JsonRef& body, std::string_view key);
 
-// Errors  kFormat: another value than a whole number from low to high.
+// Errors  kFormat: another value than an integer from low to high.
 std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high);
 
 // Errors  ApiError 400, param: the field; code: unsupported_parameter. Always.

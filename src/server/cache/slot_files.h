@@ -25,7 +25,7 @@ class SlotFiles {
   // got another sequence, or lost pages, while it was written. kFile. As restore_sequence().
   std::int64_t save(std::int32_t slot, const std::string& name);
   std::int64_t restore(std::int32_t slot, const std::string& name);
-  // Tokens given up. Errors  kRequest: no such slot.
+  // Tokens evicted. Errors  kRequest: no such slot.
   std::int64_t erase(std::int32_t slot);
 
  private:

@@ -235,7 +235,7 @@ class Compiler {
     if (!s.contains(key)) return std::nullopt;
     const Json& v = s[key];
     if (!v.is_number_integer() || v < 0 || v > 1'000'000'000)
-      wrong(path, fmt::format("{}: expected a whole number from 0", key));
+      wrong(path, fmt::format("{}: expected an integer from 0", key));
     return v.get<std::uint32_t>();
   }
   void counts(NodeId id, const Json& s, const char* least, const char* most, const std::string& path) {

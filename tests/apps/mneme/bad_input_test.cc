@@ -98,11 +98,11 @@ TEST_F(BadInput, OptionValues) {
     std::vector<std::string> parts;
   } kCases[] = {
       {{"-n", "0"}, {"--max-tokens", "from 1 to", "\"0\""}},
-      {{"-n", "many"}, {"--max-tokens", "whole number", "\"many\""}},
+      {{"-n", "many"}, {"--max-tokens", "integer", "\"many\""}},
       {{"-n", "99999999999999999999"}, {"--max-tokens"}},
       {{"--threads", "-1"}, {"--threads", "\"-1\""}},
       {{"--threads", "5000"}, {"--threads", "from 1 to 1024"}},
-      {{"-c", "1.5"}, {"--max-model-len", "whole number"}},
+      {{"-c", "1.5"}, {"--max-model-len", "integer"}},
       {{"-b", "0"}, {"--max-num-batched-tokens"}},
       {{"--kv-cache-dtype", "f32"}, {"--kv-cache-dtype", "bf16 or f16 or int8 or fp8", "\"f32\""}},
       {{"--question", "later"}, {"--question", "prefill or decode"}},

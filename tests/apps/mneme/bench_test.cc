@@ -50,6 +50,19 @@ TEST(Bench, ComparesMethodsInOneRun) {
   EXPECT_EQ(rows[2].at("budget"), 256);
 }
 
+TEST(Bench, DrawsAStepByOperation) {
+  const TempFolder folder;
+  const std::string svg = (folder.path() / "step.svg").string();
+  const Outcome r = mneme({"bench", "decode", "--shape", "tiny-16l", "--depth", "300", "-n", "1", "--kv-method",
+                           "full,quest", "--kv-budget", "128", "--svg", svg});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::string picture = read_file(svg);
+  EXPECT_THAT(picture, testing::StartsWith("<svg"));
+  EXPECT_THAT(picture, testing::AllOf(HasSubstr("full, tg1 @ d300"), HasSubstr("quest, tg1 @ d300"),
+                                      HasSubstr("<title>attention: ")));
+  EXPECT_NE(mneme({"bench", "decode", "--shape", "tiny-16l", "--phases"}).code, 0) << "phases are of a device's step";
+}
+
 TEST(Bench, DefaultsOfEveryMethodFitABudgetOf512) {
   const Outcome r = mneme({"bench", "decode", "--shape", "tiny-16l", "--depth", "700", "-n", "1", "--kv-method",
                            "full,freekv", "--kv-budget", "512"});
@@ -70,12 +83,12 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
       {{"bench", "decode"}, "--shape"},
       {{"bench", "decode", "--shape", "tiny-16l", "-m", MNEME_MODEL_FILE}, "one of the two"},
       {{"bench", "decode", "--shape", "gpt-5"}, "gpt-5"},
-      {{"bench", "decode", "--shape", "tiny-16l", "--depth", "-1"}, "whole number"},
+      {{"bench", "decode", "--shape", "tiny-16l", "--depth", "-1"}, "integer"},
       {{"bench", "decode", "--shape", "tiny-16l", "--weights", "q3"}, "q8_0"},
       {{"bench", "decode", "--shape", "tiny-16l", "--kv-method", "magic"}, "magic"},
       {{"bench", "decode", "--shape", "tiny-16l", "--kv-method", "quest", "--dense-layers", "0,x"}, "--dense-layers"},
       {{"bench", "decode", "--shape", "tiny-16l", "--kv-method", "quest", "--kv", "index=wings"}, "wings"},
-      {{"bench", "prefill", "--shape", "tiny-16l", "--depth", "0"}, "whole number"},
+      {{"bench", "prefill", "--shape", "tiny-16l", "--depth", "0"}, "integer"},
       {{"bench", "ablate"}, "--shape"},
       {{"bench", "ablate", "--shape", "tiny-16l", "--kv-sink", "5"}, "sink must be a multiple"},
       {{"bench", "ablate", "--shape", "tiny-16l", "--correction", "2"}, "--correction"},

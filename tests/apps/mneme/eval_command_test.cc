@@ -30,7 +30,7 @@ json run_json(std::vector<std::string> arguments) {
 }
 
 TEST(Eval, NeedsNoProseAndTellsEverythingThatWasSet) {
-  const json out = run_json(small({}, {"--methods", "full,window,fier:group=64", "--budgets", "256", "--json"}));
+  const json out = run_json(small({}, {"--methods", "full,window,fier:group=64", "--kv-budget", "256", "--json"}));
   EXPECT_EQ(out.at("settings").at("prose"), "generated");
   EXPECT_EQ(out.at("settings").at("question"), "decode");
   EXPECT_EQ(out.at("origin").at("command")[0], "mneme");
@@ -75,6 +75,13 @@ TEST(Eval, CalibratesTheGateOfAMethod) {
   EXPECT_GE(rate, 0.1);
   EXPECT_LE(rate, 0.2);
   EXPECT_EQ(c.at("heads").size(), 14u);  // layer 0 is dense
+  const Outcome held = mneme(small({"calibrate"}, {"--method", "louiskv", "--held", "95", "--kv-budget", "256",
+                                                   "--kv-sink", "32", "--kv-recent", "64"}));
+  ASSERT_EQ(held.code, 0) << held.err;
+  EXPECT_THAT(held.out,
+              testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv-method louiskv")));
+  EXPECT_THAT(mneme(small({"calibrate"}, {"--held", "95", "--kv-budget", "256"})).err,
+              HasSubstr("calibrate it by --rate"));
   const Outcome none = mneme(small({"calibrate"}, {"--method", "quest"}));
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("schedule=speculative"));
@@ -152,6 +159,9 @@ TEST(Eval, MarksTheQuestionOfAPrompt) {
 }
 
 TEST(Eval, SaysWhatIsMissing) {
+  const Outcome twice = mneme(small({}, {"--kv-budget", "256", "--budgets", "512"}));
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_THAT(twice.err, HasSubstr("--kv-budget and --budgets: expected one of the two"));
   const Outcome none = mneme({"eval", "--tasks", "number"});
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("--model"));

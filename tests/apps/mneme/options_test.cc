@@ -21,7 +21,7 @@ TEST(Options, WholeNumbers) {
   for (const char* good : {"0", "-2", "10"}) EXPECT_EQ(refusal(v, good), "") << good;
   for (const char* bad : {"", " 1", "1 ", "1.0", "0x1", "11", "-3", "one", "99999999999999999999"})
     EXPECT_NE(refusal(v, bad), "") << bad;
-  EXPECT_EQ(refusal(v, "11"), "expected a whole number from -2 to 10, found \"11\"");
+  EXPECT_EQ(refusal(v, "11"), "expected an integer from -2 to 10, found \"11\"");
 }
 
 TEST(Options, Numbers) {

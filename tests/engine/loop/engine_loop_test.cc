@@ -13,15 +13,6 @@
 namespace mneme {
 namespace {
 
-class NoMetrics final : public LoopMetrics {
- public:
-  void set(const Gauges&) override {}
-  void count_step(std::int64_t, double) override {}
-  void count_prefix(std::int64_t, std::int64_t) override {}
-  void count_answer(const Answer&) override {}
-  void count_method(std::string_view, const KvMethodStats&) override {}
-};
-
 // Waits on the test's thread for what the loop's thread tells.
 class Waiter final : public GenerationSink {
  public:
@@ -55,7 +46,7 @@ RunningModel start() {
                      {});
 }
 
-std::unique_ptr<EngineLoop> make_loop(NoMetrics& metrics) {
+std::unique_ptr<EngineLoop> make_loop(NoLoopMetrics& metrics) {
   return std::make_unique<EngineLoop>(start, EngineLoop::Options{.max_in_flight = 64, .keeper = {.prefix_cache = true}},
                                       metrics, [](std::vector<Delivery> news) {
                                         for (Delivery& d : news) d.sink->on_event(std::move(d.event));
@@ -66,7 +57,7 @@ GenerationInput input_of(const EngineLoop& loop, std::int32_t max_tokens) {
   GenerationInput input;
   input.prompt = loop.model().text->prompt_of({.document = kDocument, .question = kAboutHarbour}, {}, true).tokens;
   input.max_tokens = max_tokens;
-  input.ignore_end = true;
+  input.stop.ignore_end = true;
   return input;
 }
 
@@ -77,7 +68,7 @@ std::shared_ptr<Waiter> ask(EngineLoop& loop, std::int32_t max_tokens) {
 }
 
 TEST(EngineLoop, SessionsAndCallersShareAnEngineAndAnswerAsAlone) {
-  NoMetrics metrics;
+  NoLoopMetrics metrics;
   const auto loop = make_loop(metrics);
   constexpr int kTokens = 12;
   const std::vector<TokenId> alone = ask(*loop, kTokens)->tokens();
@@ -98,7 +89,7 @@ TEST(EngineLoop, SessionsAndCallersShareAnEngineAndAnswerAsAlone) {
 }
 
 TEST(EngineLoop, ASessionOutlivesTheLoopAndWhatRanInIt) {
-  NoMetrics metrics;
+  NoLoopMetrics metrics;
   auto loop = make_loop(metrics);
   Session session(loop->language_model());
   session.read({.document = kDocument});
@@ -109,7 +100,7 @@ TEST(EngineLoop, ASessionOutlivesTheLoopAndWhatRanInIt) {
 }
 
 TEST(EngineLoop, TellsWhatStartingTheModelThrows) {
-  NoMetrics metrics;
+  NoLoopMetrics metrics;
   const auto fails = []() -> RunningModel { throw Error(ErrorKind::kFile, "no such model"); };
   EXPECT_THROW(EngineLoop(fails, {}, metrics, [](std::vector<Delivery>) {}), Error);
 }

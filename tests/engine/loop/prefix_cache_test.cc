@@ -88,7 +88,7 @@ TEST(PrefixCache, KnowsWhatALongerSequenceReplaces) {
   put(cache, 3, joined(document, tokens(64, 6)));  // has a page of its own
   put(cache, 4, first);
   EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(1), RequestId(2)}));
-  cache.set_running(RequestId(1), true);  // it is never given up
+  cache.set_running(RequestId(1), true);  // it is never evicted
   EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(2)}));
 }
 

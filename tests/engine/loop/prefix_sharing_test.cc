@@ -1,4 +1,4 @@
-// Who may begin from whose tokens, who waits for them, and what is given up for room: without a server and a model.
+// Who may begin from whose tokens, who waits for them, and what is evicted for room: without a server and a model.
 #include <gtest/gtest.h>
 
 #include <deque>

@@ -10,6 +10,7 @@
 
 #include "src/base/rng.h"
 #include "src/formats/gguf/gguf_types.h"
+#include "tests/ops/gemm/scale_offsets.h"
 
 namespace mneme::test {
 
@@ -240,24 +241,6 @@ class GgufBuilder {
   }
 
  private:
-  // Offsets of the f16 scales in a block, the minimum behind the scale.
-  static std::vector<std::size_t> scales_of(DType dtype) {
-    switch (dtype) {
-      case DType::kQ4_1:
-      case DType::kQ5_1:
-      case DType::kQ4_K:
-      case DType::kQ5_K:
-        return {0, 2};
-      case DType::kQ2_K:
-        return {80, 82};
-      case DType::kQ3_K:
-        return {108};
-      case DType::kQ6_K:
-        return {208};
-      default:
-        return {0};
-    }
-  }
   std::string random_block(DType dtype) {
     std::string out;
     while (out.size() < static_cast<std::size_t>(dtype_info(dtype).bytes)) out += static_cast<char>(rng_.below(256));
@@ -265,7 +248,7 @@ class GgufBuilder {
       out[0] = 122;  // 2^-6
       return out;
     }
-    const std::vector<std::size_t> scales = scales_of(dtype);
+    const std::vector<std::size_t> scales = scale_offsets(dtype);
     // 2^-5, and -7 * 2^-5; 2^-12 where six-bit scales multiply them.
     const bool super = dtype_info(dtype).block > 32;
     out.replace(scales[0], 2, raw<std::uint16_t>(super ? 0x0c00 : 0x2800));

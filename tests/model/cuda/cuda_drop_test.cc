@@ -164,6 +164,8 @@ class CudaDropTest : public CudaTest {
         budgets_.push_back(there.budget);
         continue;
       }
+      ASSERT_EQ(there.stamps.size(), here.stamps.size());
+      here.stamps = there.stamps;  // a mass near the threshold stamps on one of the two alone
       ASSERT_EQ(there.kept.size(), here.kept.size());
       for (std::size_t h = 0; h < here.kept.size(); ++h) {
         see_kept(there.kept[h], here.kept[h]);
@@ -180,7 +182,7 @@ class CudaDropTest : public CudaTest {
   std::unique_ptr<Forward> host_;
   std::vector<std::int32_t> tokens_;
   std::size_t next_ = 0;
-  bool heads_share_ = false;  // HeadShare
+  bool heads_share_ = false;  // HeadShare, or layers by PreferenceShare
   std::int64_t kept_ = 0, same_ = 0;
   std::vector<std::int32_t> budgets_;
 };
@@ -196,6 +198,8 @@ constexpr Method kMethods[] = {{"snapkv", ""},
                                {"refreekv", "loss=0.3,rows=5,dense=none"},
                                {"refreekv", "loss=0.3,rank=mass,dense=none"},
                                {"pyramidkv", ""},
+                               {"cake", "rows=8"},
+                               {"raas", "sink=16,recent=32,stamp_page=16"},
                                {"adakv", ""}};
 
 // Prompts in pieces, the last one shorter than the observed rows; answers over the budget; a second turn; a fork.
@@ -207,7 +211,9 @@ TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
       next_ = 0, kept_ = same_ = 0, budgets_.clear();
       make(8, 2, store == KvStore::kHost ? 64 : 128, store);
       const auto plan = plan_for(*model_, m, 96);
-      heads_share_ = plan->recipe.prefill_end && std::holds_alternative<HeadShare>(plan->recipe.prefill_end->share);
+      heads_share_ =
+          plan->recipe.prefill_end && (std::holds_alternative<HeadShare>(plan->recipe.prefill_end->share) ||
+                                       std::holds_alternative<PreferenceShare>(plan->recipe.prefill_end->share));
       Sequence s = sequence(plan);
       step(s, 200, RowPhase::kPrefill, 190);
       step(s, 170, RowPhase::kPrefill, 20);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "src/base/error.h"
 #include "src/base/rng.h"
@@ -175,6 +176,37 @@ TEST_F(CudaForwardTest, StepsOfUpTo64SequencesAreTheirRows) {
         }
       }
     }
+  }
+}
+
+// Steps that are launched, captured and replayed; of full attention and of a method that selects ahead.
+TEST_F(CudaForwardTest, StepsTimedByPhaseGiveTheSameLogits) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(330, model->config().vocab, 6);
+  for (const char* method : {"full", "freekv"}) {
+    SCOPED_TRACE(method);
+    OnDevice timed(*model, KvStore::kHost), plain(*model, KvStore::kHost);
+    const auto plan = method == std::string_view("full")
+                          ? compile(make_recipe("full", {}), method_shape(model->config()))
+                          : plan_for(*model, method, 192, "");
+    SequenceCache a(*timed.pool), b(*plain.pool);
+    MethodState state_a(plan), state_b(plan);
+    const auto prompt = std::span(tokens).first(320);
+    ASSERT_EQ(timed.step(a, prompt, &state_a), plain.step(b, prompt, &state_b));
+    timed.forward.time_phases(true);
+    for (std::size_t i = 320; i < tokens.size(); ++i) {
+      const auto token = std::span(tokens).subspan(i, 1);
+      ASSERT_LE(relative_error(timed.step(a, token, &state_a), plain.step(b, token, &state_b)), kTolerance) << i;
+      const PhaseClock::Seconds seconds = timed.forward.phase_seconds();
+      double sum = 0;
+      for (const double s : seconds) sum += s;
+      EXPECT_GT(seconds[underlying(StepPhase::kGemm)], 0) << i;
+      EXPECT_GT(seconds[underlying(StepPhase::kAttention)], 0) << i;
+      EXPECT_LE(sum, timed.forward.device_seconds()) << i;
+    }
+    timed.forward.time_phases(false);
+    timed.step(a, std::span(tokens).first(1), &state_a);
+    EXPECT_EQ(timed.forward.phase_seconds(), PhaseClock::Seconds{}) << "not timed any more";
   }
 }
 

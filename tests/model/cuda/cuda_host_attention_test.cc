@@ -1,19 +1,14 @@
 // Recipes that no kernel has: the device's GEMMs around the CPU's attention, compared with the CPU alone.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdio>
-
 #include "src/recipes/device_form.h"
 #include "tests/model/cuda/cuda_beside_cpu.h"
+#include "tests/model/cuda/cuda_forms.h"
 #include "tests/model/cuda/cuda_on_device.h"
 
 namespace mneme {
 namespace {
 
-struct Form {
-  const char *name, *overrides;
-};
 constexpr Form kForms[] = {{"louiskv", "unit=cluster:16,block=256,index=box"},
                            {"louiskv", "unit=cluster:16,block=256,index=cuboid,schedule=every_step"},
                            {"louiskv", "unit=cluster:16,block=256,pool=maxQ"},
@@ -31,29 +26,13 @@ constexpr Form kForms[] = {{"louiskv", "unit=cluster:16,block=256,index=box"},
 
 class CudaHostAttentionTest : public CudaModelTest {};
 
-Recipe recipe_of(const Form& form) {
-  Recipe recipe =
-      make_recipe(form.name, {.budget = 320, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{1}});
-  apply_overrides(form.overrides, recipe);
-  return recipe;
-}
-
-// As in cuda_unfused_test: selections may differ where two scores are nearly equal, and a random model diverges then.
-void expect_close(std::vector<double> errors, const char* what) {
-  std::sort(errors.begin(), errors.end());
-  std::printf("%s: error of the median step %.4f, worst %.4f\n", what, errors[errors.size() / 2], errors.back());
-  EXPECT_LE(errors[errors.size() / 2], kTolerance);
-  EXPECT_LE(errors.back(), 0.35);
-}
-
 TEST_F(CudaHostAttentionTest, AttendsAsTheCpu) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
   for (const Form& form : kForms)
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
-      SCOPED_TRACE(::testing::Message() << form.name << " " << form.overrides
-                                        << (store == KvStore::kHost ? ", host" : ", device"));
-      const auto plan = compile(recipe_of(form), method_shape(model->config()));
+      SCOPED_TRACE(form.text() + ", " + store_name(store));
+      const auto plan = compile(form.recipe(), method_shape(model->config()));
       ASSERT_EQ(device_form(*plan), DeviceForm::kHost);
       Both both(*model, DType::kBF16, store, cpu);
       Pair a = both.start(plan);
@@ -68,7 +47,7 @@ TEST_F(CudaHostAttentionTest, AttendsAsTheCpu) {
       for (int i = 0; i < 20; ++i) step(a, 1, RowPhase::kDecode);
       for (int i = 0; i < 10; ++i) step(fork, 1, RowPhase::kDecode);
       for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
-      expect_close(errors, form.name);
+      expect_close(errors, form.text());
       const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
       EXPECT_EQ(here.attended_tokens, there.attended_tokens);
       EXPECT_EQ(here.prefill_tokens, there.prefill_tokens);
@@ -81,15 +60,14 @@ TEST_F(CudaHostAttentionTest, ScoresWithAMarkedQuestion) {
   const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
   for (const Form& form : {Form{"actqkv", ""}, Form{"actqkv", "question_in=all"}, Form{"q_llm", ""}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
-      SCOPED_TRACE(::testing::Message() << form.name << " " << form.overrides
-                                        << (store == KvStore::kHost ? ", host" : ", device"));
+      SCOPED_TRACE(form.text() + ", " + store_name(store));
       Both both(*model, DType::kBF16, store, cpu);
-      Pair a = both.start(compile(recipe_of(form), method_shape(model->config())));
+      Pair a = both.start(compile(form.recipe(), method_shape(model->config())));
       a.on_device.set_question_span(20, 60), a.on_host.set_question_span(20, 60);
       std::vector<double> errors;
       for (const std::int32_t n : {100, 380, 200}) errors.push_back(both.step(tokens, {{&a, n}}));
       for (int i = 0; i < 30; ++i) errors.push_back(both.step(tokens, {{&a, 1, RowPhase::kDecode}}));
-      expect_close(errors, form.name);
+      expect_close(errors, form.text());
       EXPECT_FALSE(a.on_device.layer(2).memory->question.empty());
     }
 }
@@ -115,12 +93,12 @@ TEST_F(CudaHostAttentionTest, SharesAStepWithTheDevice) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = kept_runs(1200, model->config().vocab, 6);
   for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
-    SCOPED_TRACE(store == KvStore::kHost ? "host" : "device");
+    SCOPED_TRACE(store_name(store));
     Both both(*model, DType::kBF16, store, cpu);
     std::vector<Pair> pairs;
     for (const Form& form : {Form{"freekv", ""}, Form{"actqkv", "match=mean,top=4"}, Form{"full", ""},
                              Form{"louiskv", "unit=cluster:16,block=256,index=box"}})
-      pairs.push_back(both.start(compile(form.name == std::string_view("full") ? make_recipe("full") : recipe_of(form),
+      pairs.push_back(both.start(compile(form.name == std::string_view("full") ? make_recipe("full") : form.recipe(),
                                          method_shape(model->config()))));
     std::vector<double> errors;
     for (std::size_t i = 0; i < pairs.size(); ++i)

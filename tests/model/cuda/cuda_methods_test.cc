@@ -136,7 +136,7 @@ TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
   }
 }
 
-// Choices and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
+// Selections and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
 // slot is ordered against whatever fills it, not merely sooner.
 TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);

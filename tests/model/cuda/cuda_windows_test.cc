@@ -192,7 +192,7 @@ std::vector<float> answers_of(const Model& model, const std::shared_ptr<const Pl
   return out;
 }
 
-// Choices and recalls that begin later change nothing; many rows at once are what each is alone.
+// Selections and recalls that begin later change nothing; many rows at once are what each is alone.
 TEST_F(CudaWindowsTest, NeitherDelaysNorNeighboursChangeAnything) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   for (const Setting& s : {kSettings[0], kSettings[4], kSelecting[0], kSelecting[2]})

@@ -208,8 +208,7 @@ TEST(Gemm, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
 // The path that gemm_cpu takes for bf16 weights and many rows, or always on a CPU with AMX, here for every type and for
 // few rows too.
 TEST(Gemm, OneDnnFitsTheReference) {
-  if (!built_with_onednn() || bf16_tile_kernel() == nullptr)
-    GTEST_SKIP() << "no oneDNN, or no bf16 products on this CPU";
+  if (!built_with_onednn() || bf16_tile_kernel() == nullptr) GTEST_SKIP() << "no oneDNN, or no bf16 GEMM on this CPU";
   for (const DType type : kWeightTypes) {
     if (type == DType::kF32 || type == DType::kF16) continue;
     for (const std::int64_t m : {1, 130, 258}) {

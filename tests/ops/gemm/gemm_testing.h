@@ -12,6 +12,7 @@
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/gemm/quant.h"
 #include "src/tensor/buffer.h"
+#include "tests/ops/gemm/scale_offsets.h"
 
 namespace mneme {
 
@@ -83,30 +84,6 @@ inline Tensor random_weights(DType dtype, std::int64_t n_out, std::int64_t k, st
   if (dtype == DType::kIQ4_XS) return random_iq4_xs(n_out, k, seed);
   if (has_f32_scale(dtype)) return random_f32_scaled(dtype, n_out, k, seed);
   return converted(random_f32(n_out, k, seed), dtype);
-}
-
-// Offsets of the f16 scales and minima in a block.
-inline std::vector<std::size_t> scale_offsets(DType dtype) {
-  switch (dtype) {
-    case DType::kQ4_1:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-      return {0, 2};
-    case DType::kQ2_K:
-      return {80, 82};
-    case DType::kQ3_K:
-      return {108};
-    case DType::kQ6_K:
-      return {208};
-    case DType::kMXFP4:
-    case DType::kFp8:
-    case DType::kInt4:
-    case DType::kInt8:
-      return {};
-    default:
-      return {0};
-  }
 }
 
 // sqrt(sum((x_j w_j)^2)) for every row of x and of w, [m, n_out]: what independent relative errors of the terms add up

@@ -1,4 +1,4 @@
-// A product by oneDNN behind one C function, as a library that a program loads at run time.
+// A GEMM by oneDNN behind one C function, as a library that a program loads at run time.
 #include <filesystem>
 #include <iterator>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "src/ops/gemm/gemm_kernels.h"
 #include "src/ops/gemm/gemm_onednn.h"
 
-// Threads of the process that one product added, or -1: this build or this CPU has no product by oneDNN.
+// Threads of the process that one GEMM added, or -1: this build or this CPU has no GEMM by oneDNN.
 extern "C" int threads_added_by_onednn() {
   using namespace mneme;
   if (!built_with_onednn() || bf16_tile_kernel() == nullptr) return -1;

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 enum class Second { kNone, kBefore, kAfter };
 
-constexpr int kCannotLoad = 100, kNoProduct = 101, kNoOpenMp = 102;
+constexpr int kCannotLoad = 100, kNoGemm = 101, kNoOpenMp = 102;
 
 // In a process of its own: what is loaded stays loaded.
 int threads_added(Second second, const std::string& other) {
@@ -26,9 +26,9 @@ int threads_added(Second second, const std::string& other) {
     void* const module = ::dlopen(MNEME_ONEDNN_MODULE, RTLD_NOW | RTLD_LOCAL);
     if (module == nullptr) ::_exit(kCannotLoad);
     if (second == Second::kAfter && ::dlopen(other.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) ::_exit(kNoOpenMp);
-    const auto product = reinterpret_cast<int (*)()>(::dlsym(module, "threads_added_by_onednn"));
-    const int added = product == nullptr ? -2 : product();
-    ::_exit(added == -1 ? kNoProduct : added == -2 ? kCannotLoad : added);
+    const auto gemm = reinterpret_cast<int (*)()>(::dlsym(module, "threads_added_by_onednn"));
+    const int added = gemm == nullptr ? -2 : gemm();
+    ::_exit(added == -1 ? kNoGemm : added == -2 ? kCannotLoad : added);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -61,7 +61,7 @@ TEST_P(OneDnnThreads, StayOursBesideASecondOpenMp) {
   const int added = threads_added(GetParam(), copy);
   fs::remove_all(folder);
   if (added == kNoOpenMp) GTEST_SKIP() << "no libgomp.so.1 on this machine";
-  if (added == kNoProduct) GTEST_SKIP() << "no oneDNN in this build, or no bf16 products in this CPU";
+  if (added == kNoGemm) GTEST_SKIP() << "no oneDNN in this build, or no bf16 GEMM in this CPU";
   EXPECT_EQ(added, 0);
 }
 

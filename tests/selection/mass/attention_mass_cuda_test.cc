@@ -272,6 +272,31 @@ TEST_F(CudaMassTest, RowsOfSequencesAreEachAlone) {
     ASSERT_TRUE(std::isnan(all.mass[i])) << "of a row that nobody looks at";
 }
 
+TEST_F(CudaMassTest, MomentsAreSumsOverRows) {
+  for (const std::size_t n : {1u, 127u, 1025u}) {
+    DeviceArray<float> sums(std::vector<float>(n, 0.0f)), squares(std::vector<float>(n, 0.0f)),
+        entropy(std::vector<float>(n, 0.0f));
+    std::vector<double> want_sums(n), want_squares(n), want_entropy(n);
+    Rng rng(n);
+    for (int row = 0; row < 3; ++row) {
+      std::vector<float> mass(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const float a = mass[i] = i % 5 == 0 ? 0.0f : static_cast<float>(rng.uniform());
+        want_sums[i] += a, want_squares[i] += double{a} * a, want_entropy[i] -= a * std::log(double{a} + 1e-10);
+      }
+      const DeviceArray<float> there(mass);
+      add_moments_cuda(there.data(), static_cast<std::int64_t>(n), sums.data(), squares.data(), entropy.data(),
+                       {.stream = stream.get()});
+      stream.synchronize();
+    }
+    const auto expect_near = [&](const DeviceArray<float>& got, const std::vector<double>& want) {
+      const std::vector<float> values = got.get(stream);
+      for (std::size_t i = 0; i < n; ++i) ASSERT_LE(std::abs(double{values[i]} - want[i]), 2e-6) << i << " of " << n;
+    };
+    expect_near(sums, want_sums), expect_near(squares, want_squares), expect_near(entropy, want_entropy);
+  }
+}
+
 TEST_F(CudaMassTest, NaNStaysWhereItIs) {
   const AttentionShape shape = shape_of(4, 64, DType::kBF16);
   Ragged kv(shape, 2, 1, 100, 5);

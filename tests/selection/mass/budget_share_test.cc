@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <vector>
+
+#include "src/selection/mass/page_stamps.h"
 
 namespace mneme {
 namespace {
@@ -61,6 +64,50 @@ TEST(HeadKeeps, TheExactFormKeepsTheBudget) {
     }
     EXPECT_EQ(sum, b * static_cast<std::int32_t>(rows.size()));
   }
+}
+
+// CAKE: P of 3 and 1 share 10 as 8 and 2; a cap of 6 leaves two over.
+TEST(PreferenceKeeps, FollowThePreferencesUpToTheCaps) {
+  const auto keeps = [](std::vector<double> p, std::vector<std::int32_t> cap, std::int64_t total) {
+    return preference_keeps(p, cap, total);
+  };
+  EXPECT_THAT(keeps({3, 1}, {100, 100}, 10), ElementsAre(8, 2));
+  EXPECT_THAT(keeps({3, 1}, {6, 100}, 10), ElementsAre(6, 4));
+  EXPECT_THAT(keeps({1, 1, 1}, {100, 100, 100}, 5), ElementsAre(2, 2, 1)) << "the lowest layers have the remainder";
+  EXPECT_THAT(keeps({8, 1, 1}, {1, 100, 100}, 10), ElementsAre(1, 5, 4)) << "seven in turn to the others";
+  EXPECT_THAT(keeps({1, 0, 0}, {4, 3, 100}, 20), ElementsAre(4, 3, 13));
+  EXPECT_THAT(keeps({1, 1}, {3, 2}, 100), ElementsAre(3, 2)) << "no more than there are";
+  EXPECT_THAT(keeps({0, 0}, {9, 9}, 6), ElementsAre(3, 3));
+  EXPECT_THAT(keeps({NAN, 1}, {9, 9}, 6), ElementsAre(3, 3));
+  EXPECT_THAT(keeps({}, {}, 0), ElementsAre());
+}
+
+std::vector<std::int32_t> steps_of(const std::vector<float>& mass, float above) {
+  std::vector<PageStamp> pages(mass.size(), PageStamp{.step = 5});
+  stamp_pages(pages, mass, {.above = above}, 6);
+  std::vector<std::int32_t> steps;
+  for (const PageStamp& p : pages) steps.push_back(p.step);
+  return steps;
+}
+
+TEST(PageStamps, AStepStampsWhatItAttends) {
+  EXPECT_THAT(steps_of({0, 0.3f, 0.7f}, 1e-4f), ElementsAre(5, 6, 6));
+  EXPECT_THAT(steps_of({1e-4f, NAN}, 1e-4f), ElementsAre(5, 5)) << "more than, and never by a NaN";
+  EXPECT_THAT(steps_of({0.1f, 0.4f, 0.2f, 0.3f}, 0), ElementsAre(5, 6, 5, 6));
+  EXPECT_THAT(steps_of({0.1f, 0.4f, 0.2f}, 0), ElementsAre(5, 6, 6)) << "the middle one too";
+  EXPECT_THAT(steps_of({0.25f, 0.25f, 0.25f, 0.25f}, 0), ElementsAre(5, 5, 6, 6)) << "of equal ones the newer";
+  EXPECT_THAT(steps_of({NAN, 0.5f, NAN}, 0), ElementsAre(5, 6, 5));
+  EXPECT_THAT(steps_of({}, 0), ElementsAre());
+}
+
+TEST(PageStamps, TheOldestStampGoesFirst) {
+  std::vector<PageStamp> pages = {{.step = PageStamp::kPinned}, {.step = 7}, {.step = 6}, {.step = 6}, {.step = 2}};
+  EXPECT_EQ(oldest_page(pages, 5), 4);
+  EXPECT_EQ(oldest_page(pages, 4), 2) << "of equal ones the older, and none in the window";
+  EXPECT_EQ(oldest_page(pages, 1), 0) << "a prompt's, where there is no other";
+  stamp_pages(pages, std::vector<float>(5, 1.0f), {}, 9);
+  EXPECT_EQ(pages[0].step, PageStamp::kPinned);
+  EXPECT_EQ(pages[4].step, 9);
 }
 
 }  // namespace

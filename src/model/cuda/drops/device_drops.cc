@@ -259,7 +259,7 @@ bool CudaDrops::takes(const MethodState& method, const SequenceCache& cache) {
   if (method.late().any()) return true;
   if (!DropDecider::each_step(plan)) return plan.observed_rows() == Plan::kAllRows;
   const DropStage& stage = *plan.recipe.prefill_end;
-  if (stage.smooth != 1 || !std::holds_alternative<EvenShare>(stage.share)) return false;
+  if (stage.smooth != 1 || stage.rank == Rank::kStamp || !std::holds_alternative<EvenShare>(stage.share)) return false;
   const DropRow rule = rule_of(plan);
   if (rule.one_a_layer && !heads_alike(cache, plan)) return false;
   for (std::int32_t l = 0; l < cache.shape().n_layers; ++l)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/tensor/half.h"
@@ -149,9 +150,15 @@ void CudaMassObserver::start(std::span<const std::int32_t> slots, CudaTables& ta
   if (drops_.any()) drops_.start(slots, tables, decode_mass_, stream);
 }
 
-// One row per query head for the norm rule, else one per KV head.
+// One row per query head for the norm rule and for moments, else one per KV head.
 std::int32_t CudaMassObserver::rows_of_mass(const Chunk& chunk) const {
-  return chunk.rows.method->plan().recipe.norm ? n_heads_ : shape_.n_kv_heads;
+  const Plan& plan = chunk.rows.method->plan();
+  return plan.recipe.norm || DropDecider::needs_moments(plan) ? n_heads_ : shape_.n_kv_heads;
+}
+
+// Arrays of mass that go to the host: sums, and with moments squares and entropies.
+std::size_t CudaMassObserver::arrays_of_mass(const Chunk& chunk) const {
+  return DropDecider::needs_moments(chunk.rows.method->plan()) ? 3 : 1;
 }
 
 void CudaMassObserver::prepare_chunks() {
@@ -165,10 +172,11 @@ void CudaMassObserver::prepare_chunks() {
       layer.rows_at = host;
       if (!chunk.all_rows) host += static_cast<std::size_t>(chunk.ends ? chunk.earlier : chunk.observed) * row_bytes();
       layer.mass_at = host;
-      if (layer.mass) host += one;
+      const std::size_t arrays = arrays_of_mass(chunk);
+      if (layer.mass) host += arrays * one;
       if (!layer.mass && !layer.suffix) continue;
       layer.begin = Event::make(Event::Timing::kTimed), layer.end = Event::make(Event::Timing::kTimed);
-      mass = std::max(mass, one);
+      mass = std::max(mass, arrays == 1 ? one : (arrays + 1) * one);  // behind them the mass of one row
       if (!chunk.all_rows) scratch = std::max(scratch, attention_lse_scratch_bytes(n_observed, n_heads_, layer.stride));
       if (layer.suffix) scratch = std::max(scratch, norm_suffix_scratch_bytes(n_heads_, layer.stride));
     }
@@ -250,6 +258,24 @@ void CudaMassObserver::take_chunk(std::size_t span, std::int32_t layer, const Pr
   l.end.record(stream);
 }
 
+// Row by row. Tokens behind a row receive mass too; they are in the window, which stays unseen.
+void CudaMassObserver::measure_moments(AttentionMassCuda a, const KvTables& pages, std::int32_t pages_layer,
+                                       const Stream& stream) const {
+  const CudaContext context{.stream = stream.get()};
+  const std::int64_t n = std::int64_t{n_heads_} * a.mass_stride;
+  float* const sums = mass_.as<float>();
+  set_bytes(mass_.data(), 0, static_cast<std::size_t>(3 * n) * sizeof(float), stream);
+  const auto* q = static_cast<const std::byte*>(a.q);
+  a.mass = sums + 3 * n;
+  for (std::int32_t rows = std::exchange(a.n_rows, 1); rows > 0; --rows) {
+    a.q = q;
+    attention_mass_cuda(a, pages, pages_layer, context);
+    add_moments_cuda(a.mass, n, sums, sums + n, sums + 2 * n, context);
+    q += row_bytes();
+    a.lse += n_heads_;
+  }
+}
+
 void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows,
                                const KvTables& pages, std::int32_t pages_layer, const Stream& stream) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
@@ -270,9 +296,13 @@ void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const voi
   if (l.suffix) a.scores = mass_.as<float>();
   if (!chunk.all_rows) attention_lse_cuda(a, pages, pages_layer, scratch_.data(), context);
   if (l.mass) {
-    attention_mass_cuda(a, pages, pages_layer, context);
     const auto n = static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(l.stride);
-    return copy_bytes(host_.data() + l.mass_at, mass_.data(), n * sizeof(float), stream);
+    if (arrays_of_mass(chunk) == 1) {
+      attention_mass_cuda(a, pages, pages_layer, context);
+    } else {
+      measure_moments(a, pages, pages_layer, stream);
+    }
+    return copy_bytes(host_.data() + l.mass_at, mass_.data(), arrays_of_mass(chunk) * n * sizeof(float), stream);
   }
   const SequenceCache& cache = *chunk.rows.cache;
   const NormRule rule = DropDecider::norm_rule(layer, cache, chunk.rows.method->plan());
@@ -316,6 +346,26 @@ void by_rank(const SequenceCache& cache, std::int32_t layer, const float* by_slo
   }
 }
 
+struct MomentRows {
+  std::int64_t stride = 0;
+  std::int32_t n = 0;
+  std::int32_t recent = 0;  // last tokens, whose entropy is not counted
+};
+
+// Squares and entropy, behind the sums of `by_slot`.
+void take_moments(const SequenceCache& cache, std::int32_t layer, const float* by_slot, const MomentRows& rows,
+                  LayerMass& mass) {
+  LayerMass other;
+  by_rank(cache, layer, by_slot + rows.n * rows.stride, rows.stride, rows.n, other);
+  mass.squares = std::move(other.values);
+  by_rank(cache, layer, by_slot + 2 * rows.n * rows.stride, rows.stride, rows.n, other);
+  for (std::int32_t h = 0; h < rows.n; ++h) {
+    const std::span<const float> head = other.row(h);
+    const std::size_t n = head.size() - std::min(head.size(), static_cast<std::size_t>(rows.recent));
+    for (const float x : head.first(n)) mass.entropy += static_cast<double>(x);
+  }
+}
+
 // Adds these rows' share to every head's mass.
 void add_received(MethodState::Layer& state, const LayerMass& given, std::int32_t n_rows) {
   state.pending.mass.resize(given.length.size());
@@ -350,9 +400,13 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(job.layer)];
   const SequenceCache& cache = *chunk.rows.cache;
   worker.mass.clear();
-  if (l.mass)
-    by_rank(cache, job.layer, reinterpret_cast<const float*>(host_.data() + l.mass_at), l.stride, rows_of_mass(chunk),
-            worker.mass);
+  if (l.mass) {
+    const std::int32_t n_rows = rows_of_mass(chunk);
+    const auto* by_slot = reinterpret_cast<const float*>(host_.data() + l.mass_at);
+    by_rank(cache, job.layer, by_slot, l.stride, n_rows, worker.mass);
+    if (arrays_of_mass(chunk) > 1)
+      take_moments(cache, job.layer, by_slot, {l.stride, n_rows, chunk.rows.method->plan().recipe.recent}, worker.mass);
+  }
   if (chunk.all_rows) {
     add_received(chunk.rows.method->layer(job.layer), worker.mass, chunk.rows.n_rows);
   } else if (!chunk.ends) {
@@ -414,14 +468,18 @@ void CudaMassObserver::decide_chunks() {
   const auto start = std::chrono::steady_clock::now();
   std::vector<Job> jobs;
   std::size_t floats = 0;
-  for (Chunk& chunk : chunks_)
+  bool in_order = false;  // layers decide together
+  for (Chunk& chunk : chunks_) {
+    in_order = in_order || DropDecider::by_all_layers(chunk.rows.method->plan());
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       const Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
       if (layer.stride == 0) continue;
       jobs.push_back({&chunk, l});
       if (layer.mass) floats += static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(layer.stride);
     }
-  for_each_job(jobs.size(), floats, [&](std::size_t i, Worker& worker) { decide_chunk(jobs[i], worker); });
+  }
+  for_each_job(jobs.size(), in_order ? 0 : floats,
+               [&](std::size_t i, Worker& worker) { decide_chunk(jobs[i], worker); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const Chunk& chunk : chunks_) {
     double& total = chunk.rows.method->stats().prefill_end_seconds;

@@ -98,6 +98,9 @@ class CudaMassObserver {
                std::int32_t pages_layer, const Stream& stream) const;
   const Chunk* chunk_of(std::size_t span) const;
   std::int32_t rows_of_mass(const Chunk& chunk) const;
+  std::size_t arrays_of_mass(const Chunk& chunk) const;
+  void measure_moments(AttentionMassCuda a, const KvTables& pages, std::int32_t pages_layer,
+                       const Stream& stream) const;
   void save_rows(const Chunk& chunk, std::int32_t layer) const;
   void decide_chunk(const Job& job, Worker& worker) const;
   template <typename F>

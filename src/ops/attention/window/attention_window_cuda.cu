@@ -191,16 +191,16 @@ void run(const Args& args, const CudaContext& context) {
          args);
 }
 
-std::int64_t first_entry(const KvTables& tables, std::int32_t layer, std::int32_t slot) {
-  return slot * tables.sequence_stride + static_cast<std::int64_t>(layer) * tables.n_kv_heads * tables.max_pages;
+std::int64_t first_entry(const KvTables& tables, const SlotOfTables& at) {
+  return at.slot * tables.sequence_stride + static_cast<std::int64_t>(at.layer) * tables.n_kv_heads * tables.max_pages;
 }
 
 }  // namespace
 
 void attend_windows_cuda(const WindowAttentionCuda& a, const CudaContext& context) {
   if (a.n_blocks == 0) return;
-  const Args args{a, first_entry(a.remote, a.remote_layer, a.remote_slot),
-                  first_entry(a.local, a.local_layer, a.local_slot), a.n_heads / a.remote.n_kv_heads};
+  const Args args{a, first_entry(a.remote, a.remote_at), first_entry(a.local, a.local_at),
+                  a.n_heads / a.remote.n_kv_heads};
   with_head_dim(a.remote.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     a.remote.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
   });

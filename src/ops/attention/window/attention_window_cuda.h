@@ -28,6 +28,11 @@ struct WindowBlock {
   std::int32_t sinks = 0, middle = 0, slides = 0;  // 0 or 1
 };
 
+// Which sequence and layer of its tables a call reads.
+struct SlotOfTables {
+  std::int32_t slot = 0, layer = 0;
+};
+
 //    q, remote_q, out  [n_rows, heads * D] bf16; remote_q = q where no positions are remapped
 //    blocks         [n_blocks]
 //    units          [windows][unit_stride] i32 ascending, n_units [windows] i32; or null: nothing is selected
@@ -41,7 +46,8 @@ struct WindowAttentionCuda {
   const std::int32_t *units = nullptr, *n_units = nullptr;
   std::int32_t unit_stride = 0;
   KvTables remote, local;
-  std::int32_t remote_slot = 0, remote_layer = 0, local_slot = 0, local_layer = 0, local_ring = 0;
+  SlotOfTables remote_at, local_at;
+  std::int32_t local_ring = 0;
   std::int32_t first = 0, n_heads = 0;  // position of the chunk's first row
   std::int32_t sink = 0, recent = 0;
   bool dense = false;  // rows attend everything, as blocks with base 0, a middle, and a local part that slides

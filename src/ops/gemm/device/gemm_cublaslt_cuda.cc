@@ -108,10 +108,10 @@ const Planned& CublasLtGemm::Impl::plan(const CublasLtProblem& p) {
   Planned& out = it->second;
   const cudaDataType_t y_type = p.f32 ? CUDA_R_32F : CUDA_R_16BF;
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  check(library().cublasLtMatmulDescCreate(&out.gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product", p);
+  check(library().cublasLtMatmulDescCreate(&out.gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a GEMM", p);
   check(
       library().cublasLtMatmulDescSetAttribute(out.gemm, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
-      "a product", p);
+      "a GEMM", p);
   const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
   check(library().cublasLtMatrixLayoutCreate(&out.a, CUDA_R_16BF, u(p.k), u(p.n), p.k), "a layout", p);
   check(library().cublasLtMatrixLayoutCreate(&out.b, CUDA_R_16BF, u(p.k), u(p.m), p.k), "a layout", p);
@@ -131,7 +131,7 @@ void CublasLtGemm::run(const CublasLtProblem& p, const void* x, const void* w, v
   const float one = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
   check(library().cublasLtMatmul(impl_->handle, plan.gemm, &one, w, plan.a, x, plan.b, &beta, y, plan.c, y, plan.c,
                                  &plan.algorithm, impl_->workspace.data(), kWorkspace, context.stream),
-        "a product", p);
+        "a GEMM", p);
 }
 
 }  // namespace mneme

@@ -279,7 +279,7 @@ void run_bf16(const SkinnyProblem& p, const Epilogue& epilogue, std::int64_t n_t
   constexpr int kShared = kStages * kStageBytes;
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(stream_kernel<Epilogue>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
-               "a matrix-vector product's shared memory");
+               "a skinny GEMM's shared memory");
     return true;
   }();
   static_cast<void>(ready);

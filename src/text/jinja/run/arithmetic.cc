@@ -8,7 +8,7 @@ namespace mneme::jinja {
 namespace {
 
 [[noreturn]] void too_large(Run& run) {
-  run.error("a whole number does not fit 64 bits");
+  run.error("an integer does not fit 64 bits");
 }
 
 [[noreturn]] void no_operation(Run& run, std::string_view op, const Value& a, const Value& b) {

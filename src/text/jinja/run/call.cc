@@ -14,7 +14,7 @@ constexpr std::int64_t kLongestRange = 100'000;  // as in jinja2's sandbox
 
 Value range(Run& run, const Arguments& arguments) {
   const auto& p = arguments.positional;
-  if (p.empty() || p.size() > 3 || !arguments.named.empty()) run.error("range: expected 1 to 3 whole numbers");
+  if (p.empty() || p.size() > 3 || !arguments.named.empty()) run.error("range: expected 1 to 3 integers");
   const auto part = [&](std::size_t i) { return expect_integer(run, p[i], "range"); };
   const std::int64_t begin = p.size() > 1 ? part(0) : 0, end = part(p.size() > 1 ? 1 : 0);
   const std::int64_t step = p.size() > 2 ? part(2) : 1;

@@ -30,7 +30,10 @@ class Parameters {
   bool has(std::size_t i) const { return values_[i] != nullptr; }
   // Errors  kRequest: not given.
   const Value& at(std::size_t i) const;
-  Value or_else(std::size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
+  Value or_else(std::size_t i, Value otherwise) const {
+    if (has(i)) return *values_[i];
+    return otherwise;
+  }
   bool flag(std::size_t i) const;
   // None counts as not given.
   const Value* something(std::size_t i) const;
@@ -41,6 +44,11 @@ class Parameters {
   std::vector<std::string_view> names_;
   std::vector<const Value*> values_;
 };
+
+// Errors  kRequest: an argument is given.
+inline void expect_no_arguments(Run& run, std::string_view function, const Arguments& arguments) {
+  const Parameters none(run, function, arguments, {});
+}
 
 // Errors (all below)  kRequest: no such filter or test, wrong arguments, and what Python would raise.
 Value apply_filter(Run& run, std::string_view name, const Value& value, const Arguments& arguments);

@@ -39,7 +39,7 @@ Value filter_replace(Run& run, const Value& v, const Arguments& a) {
 
 // Words start after white space, "-" and opening brackets; a run of those counts as one separator.
 Value filter_title(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "title", a, {});
+  expect_no_arguments(run, "title", a);
   const Text text = to_text(run, v);
   const std::string_view bytes = text.view();
   const auto parts_words = [&](std::size_t at) {
@@ -170,7 +170,7 @@ std::optional<std::int64_t> integer_of(Run& run, const Text& text, int base) {
   const auto [end, error] =
       std::from_chars(signed_digits.data(), signed_digits.data() + signed_digits.size(), value, base);
   if (end != signed_digits.data() + signed_digits.size()) return std::nullopt;
-  if (error == std::errc::result_out_of_range) run.error("int: a whole number does not fit 64 bits");
+  if (error == std::errc::result_out_of_range) run.error("int: an integer does not fit 64 bits");
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
@@ -212,14 +212,14 @@ Value filter_round(Run& run, const Value& v, const Arguments& a) {
 }
 
 Value filter_abs(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "abs", a, {});
+  expect_no_arguments(run, "abs", a);
   if (v.real() != nullptr) return std::abs(*v.real());
   if (v.is_integer()) return v.as_integer() < 0 ? negative(run, v.as_integer()) : v.as_integer();
   run.error("abs: '{}' is no number", v.type_name());
 }
 
 Value filter_case(Run& run, std::string_view name, const Value& v, const Arguments& a) {
-  Parameters(run, name, a, {});
+  expect_no_arguments(run, name, a);
   const Text text = to_text(run, v);
   return name == "upper" ? upper(run, text) : name == "lower" ? lower(run, text) : capitalize(run, text);
 }

@@ -87,35 +87,35 @@ Value extreme(Run& run, const Value& v, const Arguments& a, bool largest) {
 }  // namespace
 
 Value filter_list(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "list", a, {});
+  expect_no_arguments(run, "list", a);
   return to_list(run, v);
 }
 
 Value filter_string(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "string", a, {});
+  expect_no_arguments(run, "string", a);
   return to_text(run, v);
 }
 
 Value filter_length(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "length", a, {});
+  expect_no_arguments(run, "length", a);
   return Value::size(length(run, v));
 }
 
 Value filter_first(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "first", a, {});
+  expect_no_arguments(run, "first", a);
   const auto all = to_list(run, v);
   return all->items.empty() ? Value::undefined("No first item, sequence was empty.") : all->items.front();
 }
 
 Value filter_last(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "last", a, {});
+  expect_no_arguments(run, "last", a);
   if (v.list() != nullptr && v.list()->kind == List::Kind::kGenerator) run.error("last: of a generator");
   const auto all = to_list(run, v);
   return all->items.empty() ? Value::undefined("No last item, sequence was empty.") : all->items.back();
 }
 
 Value filter_items(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "items", a, {});
+  expect_no_arguments(run, "items", a);
   std::vector<Value> pairs;
   if (v.dict() != nullptr) {
     for (const auto& [key, value] : v.dict()->items) pairs.push_back(make_list(run, {key, value}, List::Kind::kTuple));
@@ -206,7 +206,7 @@ Value filter_join(Run& run, const Value& v, const Arguments& a) {
 }
 
 Value filter_reverse(Run& run, const Value& v, const Arguments& a) {
-  Parameters(run, "reverse", a, {});
+  expect_no_arguments(run, "reverse", a);
   if (v.text() != nullptr) return subscript_slice(run, v, None{}, None{}, std::int64_t{-1});
   auto items = to_list(run, v)->items;
   std::reverse(items.begin(), items.end());

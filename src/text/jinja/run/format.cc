@@ -94,7 +94,7 @@ std::string number_text(Run& run, const Conversion& c, const Value& v) {
   if (real) {
     n = std::snprintf(out.data(), out.size(), (spec + c.type).c_str(), v.as_real());
   } else {
-    if (!v.is_integer() && c.type != 'd' && c.type != 'i') run.error("format: %{} needs a whole number", c.type);
+    if (!v.is_integer() && c.type != 'd' && c.type != 'i') run.error("format: %{} needs an integer", c.type);
     if (v.real() != nullptr && !(std::abs(*v.real()) < 9e18)) run.error("format: %{} of {}", c.type, *v.real());
     long long whole = v.is_integer() ? v.as_integer() : static_cast<long long>(*v.real());
     const bool minus = whole < 0 && c.type != 'd' && c.type != 'i';
@@ -114,7 +114,7 @@ Text converted(Run& run, const Conversion& c, const Value& v) {
   }
   TextBuilder out(run);
   c.type == 's' ? print(run, v, out) : print_repr(run, v, out);
-  const Text text = out.finish();
+  Text text = out.finish();
   if (c.precision < 0) return text;
   return slice(run, text, 0, byte_of_character(text.view(), c.precision));
 }

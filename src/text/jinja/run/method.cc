@@ -68,7 +68,7 @@ Value call_dict(Run& run, const Value& self, std::string_view name, const Argume
       if (equal(run, k, p.at(0))) return v;
     return p.or_else(1, None{});
   }
-  Parameters(run, name, arguments, {});
+  expect_no_arguments(run, name, arguments);
   if (name == "copy") return self;
   if (name == "items") return list_of_pairs(run, dict);
   std::vector<Value> items;
@@ -79,7 +79,7 @@ Value call_dict(Run& run, const Value& self, std::string_view name, const Argume
 Value call_list(Run& run, const Value& self, std::string_view name, const Arguments& arguments) {
   const auto& items = self.list()->items;
   if (name == "copy") {
-    Parameters(run, name, arguments, {});
+    expect_no_arguments(run, name, arguments);
     return make_list(run, items);
   }
   const Parameters p(run, name, arguments, {"value"});

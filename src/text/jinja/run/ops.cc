@@ -200,7 +200,7 @@ Value item(Run& run, const Value& object, const Value& key) {
     return no_item(object, name_of(key));
   }
   if (key.text() != nullptr) {
-    const Value own = own_attribute(object, key.text()->view());
+    Value own = own_attribute(object, key.text()->view());
     if (own.undefined() == nullptr || own.undefined()->why != nullptr) return own;
   }
   return no_item(object, name_of(key));
@@ -260,7 +260,7 @@ Value subscript_slice(Run& run, const Value& object, const Value& begin, const V
 
 std::int64_t expect_integer(Run& run, const Value& v, std::string_view what) {
   expect_defined(run, v);
-  if (!v.is_integer()) run.error("{}: expected a whole number, found '{}'", what, v.type_name());
+  if (!v.is_integer()) run.error("{}: expected an integer, found '{}'", what, v.type_name());
   return v.as_integer();
 }
 

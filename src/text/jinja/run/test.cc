@@ -91,7 +91,7 @@ bool is_test(std::string_view name) {
 bool apply_test(Run& run, std::string_view name, const Value& value, const Arguments& arguments) {
   run.spend_work(1);
   if (const Unary unary = find_in(kUnary, name)) {
-    Parameters(run, name, arguments, {});
+    expect_no_arguments(run, name, arguments);
     return unary(run, value);
   }
   const Binary binary = find_in(kBinary, name);

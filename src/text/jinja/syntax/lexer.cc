@@ -230,7 +230,7 @@ class Lexer {
     std::erase(text, '_');
     if (kind == TokenKind::kInteger && text.size() > 1 && text[0] == '0' && is_digit(text[1]) &&
         text.find_first_not_of('0') != std::string::npos)
-      syntax_error(line_, "a whole number begins with 0");
+      syntax_error(line_, "an integer begins with 0");
     push(kind, std::move(text));
     advance(end);
   }

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "apps/eval/figures/attention_map.h"
+#include "apps/eval/figures/gate_replay.h"
+#include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
 #include "tests/apps/eval/tiny_engine.h"
 
@@ -53,6 +55,21 @@ TEST(Figures, DepthsAreMeansOfScores) {
   EXPECT_TRUE(std::isnan(maps[0].at(0, 5)));
 }
 
+TEST(Figures, BarsStackTheirParts) {
+  const std::string svg = bar_chart_svg({.title = "a step",
+                                         .x_title = "ms",
+                                         .parts = {"GEMM", "attend & <co>"},
+                                         .rows = {"full", "window"},
+                                         .values = {{3, 1}, {1, 1}},
+                                         .marks = {3.5, 2}});
+  EXPECT_THAT(svg, HasSubstr("attend &amp; &lt;co&gt;: 1<"));
+  // 520 pixels are 4 ms: the second part of the first row begins at 3 ms; the mark is at 3.5.
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"610.0\" y=\"50.0\" width=\"130.0\""));
+  EXPECT_THAT(svg, HasSubstr("<line x1=\"675.0\" x2=\"675.0\""));
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"350.0\" y=\"78.0\" width=\"130.0\"")) << "the second row";
+  EXPECT_THAT(bar_chart_svg({.title = "nothing"}), testing::StartsWith("<svg"));
+}
+
 TEST(Figures, PicturesEscapeTheirText) {
   const std::string map = heat_map_svg({layer_map(records(), "budget")});
   EXPECT_THAT(map, testing::StartsWith("<svg"));
@@ -83,6 +100,83 @@ TEST(AttentionMap, CountsTokensThatHoldTheMassAndComparesScores) {
     for (std::int32_t h = 0; h < shape.n_kv_heads; ++h) EXPECT_GT(half.correlation(l, h), 0.5);
   }
   EXPECT_FALSE(half.pairs().empty());
+}
+
+TEST(KeyStatistics, ExactPagesFindThemselvesAndEveryIndexItsShare) {
+  const auto findings =
+      index_findings({.head_dims = {64}, .tokens = 512, .queries = 2, .heads = 1, .top = 16, .budget = 128});
+  ASSERT_EQ(findings.size() % 3, 0u);
+  const std::size_t each = findings.size() / 3;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    SCOPED_TRACE(findings[i].index);
+    EXPECT_GT(findings[i].bytes, 0);
+    EXPECT_GE(findings[i].top_tokens, 0.1);
+    EXPECT_LE(findings[i].top_tokens, 1);
+    EXPECT_EQ(findings[i].index, findings[i % each].index) << "the same indexes for every statistic";
+    if (i % each == 0) {
+      EXPECT_EQ(findings[i].index, "exact, pages of 32");
+      EXPECT_EQ(findings[i].top_pages, 1);
+    }
+  }
+  EXPECT_THAT(findings_markdown(findings),
+              testing::AllOf(HasSubstr("D = 64, biases"), HasSubstr("| centroids:8, pages of 32 |")));
+}
+
+// One layer, one head of dimension 1, a sink, the current token, room for two tokens of the others.
+std::vector<GateReplay::Result> replayed(ReplayOptions options, const std::vector<std::vector<float>>& masses,
+                                         const std::vector<float>& queries) {
+  options.budget = 4, options.sink = 1, options.recent = 1, options.units = {1};
+  GateReplay replay(1, 1, options);
+  for (std::size_t i = 0; i < masses.size(); ++i) replay.step(&options, 0, masses[i], std::span(&queries[i], 1), 1);
+  return replay.results();
+}
+
+TEST(GateReplay, KeptSelectionsHoldWhatIsLeftOfTheirTokens) {
+  // Tokens 1 and 2 are selected at first. The next step attends 3 and 4, and the one after it the first two again.
+  const std::vector<std::vector<float>> masses = {{0.1f, 0.5f, 0.3f, 0.0f, 0.0f, 0.1f},
+                                                  {0.1f, 0.1f, 0.0f, 0.4f, 0.3f, 0.0f, 0.1f},
+                                                  {0.1f, 0.5f, 0.3f, 0.0f, 0.0f, 0.0f, 0.0f, 0.1f}};
+  // The query turns at the last step alone, where nothing has to be selected again.
+  const auto results = replayed({.taus = {0}, .intervals = {2}, .shares = {0.5, 0.2}}, masses, {1, 1, -1});
+  ASSERT_EQ(results.size(), 5u) << "the step before, the last selection, an interval, two shares";
+  for (const std::size_t cosine : {0, 1, 2}) {
+    EXPECT_EQ(results[cosine].selected, 1) << "at the third step";
+    EXPECT_EQ(results[cosine].n, 2);
+    EXPECT_NEAR(results[cosine].held, (0.3 / 0.9 + 1) / 2, 1e-6);
+    EXPECT_NEAR(results[cosine].worst_tenth, 0.3 / 0.9, 1e-6);
+    ASSERT_EQ(results[cosine].along.size(), 3u);
+    EXPECT_NEAR(results[cosine].along[1], 0.3 / 0.9, 1e-6);
+  }
+  EXPECT_EQ(results[3].selected, 2) << "0.33 and 0.22 are less than a half";
+  EXPECT_EQ(results[3].held, 1);
+  EXPECT_EQ(results[4].selected, 0) << "0.33 is more than 0.2, and the first selection is right again";
+  EXPECT_NEAR(results[4].held, (0.3 / 0.9 + 1) / 2, 1e-6);
+}
+
+TEST(GateReplay, FewTokensAreAllAttendedAndNotCounted) {
+  const auto results =
+      replayed({.taus = {2}, .intervals = {}, .shares = {}}, {{0.5f, 0.5f}, {0.4f, 0.3f, 0.3f}}, {1, 1});
+  EXPECT_EQ(results[0].n, 0);
+  EXPECT_EQ(results[0].held, 0);
+  EXPECT_EQ(replay_charts(results).size(), 3u);
+}
+
+TEST(GateReplay, WatchesAnEngine) {
+  TinyEngine tiny;
+  ReplayOptions options{
+      .budget = 64, .sink = 8, .recent = 16, .units = {4}, .taus = {-1, 2}, .intervals = {}, .shares = {0.95}};
+  GateReplayObserver observer(tiny.engine->method_shape(), options);
+  tiny.engine->set_observer(&observer);
+  tiny.answer(TinyEngine::random_tokens(200, 1), 12, nullptr);
+  tiny.engine->set_observer(nullptr);
+  const auto results = observer.replay().results();
+  ASSERT_EQ(results.size(), 5u);
+  EXPECT_EQ(results[0].n, 11 * tiny.engine->method_shape().n_layers * tiny.engine->method_shape().n_kv_heads);
+  EXPECT_EQ(results[0].selected, 0) << "tau -1 keeps the first selection";
+  EXPECT_EQ(results[1].selected, results[1].n) << "tau 2 selects at every step";
+  EXPECT_EQ(results[1].held, 1);
+  EXPECT_LT(results[0].held, 1);
+  EXPECT_GE(results[4].worst_tenth, 0.95 - 1e-6) << "the mass gate holds what it is asked to";
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 #include "apps/bench/samples.h"
 #include "src/base/error.h"
 #include "src/cuda/device.h"

@@ -1,4 +1,4 @@
-#include "src/engine/answer_forecast.h"
+#include "src/engine/schedule/answer_forecast.h"
 
 #include <algorithm>
 

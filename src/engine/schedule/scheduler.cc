@@ -1,4 +1,4 @@
-#include "src/engine/scheduler.h"
+#include "src/engine/schedule/scheduler.h"
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ std::int32_t prompt_budget(const SchedulerLimits& limits, std::int64_t n_decode)
       std::max<std::int64_t>(n_decode > 0 ? std::min<std::int64_t>(room, limits.max_prompt_tokens) : room, 1));
 }
 
-// How many running requests leave their places to others this step, of those listed from the lowest priority on.
+// How many running requests leave their sequence slots to others this step, of those listed from the lowest priority on.
 std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits,
                         std::span<const RequestView* const> running) {
   std::vector<const RequestView*> waiting;
@@ -38,9 +38,9 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
   }
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });
-  const std::size_t places = limits.max_sequences;
-  std::size_t free_seq_slots = places - std::min(places, running.size());
-  std::size_t n = running.size() - std::min(places, running.size());  // left theirs before, and wait for one
+  const std::size_t seq_slots = limits.max_sequences;
+  std::size_t free_seq_slots = seq_slots - std::min(seq_slots, running.size());
+  std::size_t n = running.size() - std::min(seq_slots, running.size());  // left theirs before, and wait for one
   GroupCounts groups(snapshot.requests);
   for (const RequestView* w : waiting) {
     if (groups.full(*w)) continue;
@@ -60,7 +60,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
   return n;
 }
 
-// Running requests that get no rows, although there are some: others of higher priority have the places.
+// Running requests that get no rows, although there are some: others of higher priority have the sequence slots.
 std::vector<const RequestView*> displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
   std::vector<const RequestView*> running;
   for (const RequestView& r : snapshot.requests)

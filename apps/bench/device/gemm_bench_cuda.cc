@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 #include "apps/bench/samples.h"
 #include "src/cuda/device.h"
 #include "src/cuda/memory.h"

@@ -1,4 +1,4 @@
-#include "src/engine/prefill_chunk.h"
+#include "src/engine/schedule/prefill_chunk.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 
 #include "src/base/backend.h"
 #include "src/base/error.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/cuda/device.h"
 #include "src/cuda/memory.h"

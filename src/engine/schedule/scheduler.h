@@ -63,7 +63,7 @@ class GroupCounts {
 //
 // * Every running decode request gets its token: nobody who has started to answer waits for somebody's prompt, but for
 //   those of higher priority. Where max_sequences run and one waits that is more urgent than one of them, and fits, the
-//   least urgent (the latest of equals) gets no rows until there is a place again; it keeps its pages.
+//   least urgent (the latest of equals) gets no rows until there is a sequence slot again; it keeps its pages.
 // * What is left of max_batched_tokens (at least one token, if there is prefill work) goes to prefill.
 // * A prompt that is read in windows gets whole ones, so that nobody else changes where they end. Where not one fits,
 // the

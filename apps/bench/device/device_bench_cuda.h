@@ -1,7 +1,7 @@
 // The benchmarks that device_bench.h registers, one file each.
 #pragma once
 
-#include "apps/bench/device_bench.h"
+#include "apps/bench/device/device_bench.h"
 
 namespace mneme {
 

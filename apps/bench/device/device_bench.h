@@ -3,11 +3,11 @@
 
 #include <memory>
 
-#include "apps/bench/attention_bench.h"
 #include "apps/bench/bench.h"
-#include "apps/bench/device_rates.h"
-#include "apps/bench/gemm_bench.h"
-#include "apps/bench/select_bench.h"
+#include "apps/bench/device/attention_bench.h"
+#include "apps/bench/device/device_rates.h"
+#include "apps/bench/device/gemm_bench.h"
+#include "apps/bench/device/select_bench.h"
 #include "src/cuda/device.h"
 #include "src/model/weight_mix.h"
 

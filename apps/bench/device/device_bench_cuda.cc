@@ -1,4 +1,4 @@
-#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/device/device_bench_cuda.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/seconds.h"
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
@@ -27,10 +28,6 @@ constexpr int kReadPasses = 8, kGemmPasses = 5;
 constexpr std::int64_t kGemmWidth = 8192;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
 constexpr std::size_t kLinkBytes = std::size_t{256} << 20;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 class CudaBench final : public DeviceBench {
  public:
@@ -67,6 +64,7 @@ struct CudaBench::Impl {
   double link_bandwidth();
   double gemm_rate();
   double timed_step(BenchSequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
+  void measure_phases(BenchResult& result, BenchSequences& s);
   static void drop_as_prompts_end(const Plan& plan, SequenceCache& cache);
   void finish(BenchResult& result, const BenchSequences& s, double median);
 };
@@ -187,19 +185,19 @@ double CudaBench::Impl::link_bandwidth() {
   return best;
 }
 
-// Operations a second of a large product of random numbers.
+// Operations a second of a large GEMM of random numbers.
 double CudaBench::Impl::gemm_rate() {
   constexpr std::size_t kBytes = static_cast<std::size_t>(kGemmWidth) * kGemmWidth * 2;
-  const DeviceBuffer x(kBytes, "a product"), w(kBytes, "a product"), y(kBytes, "a product");
+  const DeviceBuffer x(kBytes, "a GEMM"), w(kBytes, "a GEMM"), y(kBytes, "a GEMM");
   const CudaContext context{.stream = forward->stream().get()};
   random_kv_cuda(x.data(), kBytes / 2, false, 1, context);
   random_kv_cuda(w.data(), kBytes / 2, false, 2, context);
-  CublasLtGemm products;
+  CublasLtGemm gemm;
   const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
   double best = 0;
   for (int i = 0; i < kGemmPasses; ++i) {
     begin.record(forward->stream());
-    products.run({.m = kGemmWidth, .n = kGemmWidth, .k = kGemmWidth}, x.data(), w.data(), y.data(), context);
+    gemm.run({.m = kGemmWidth, .n = kGemmWidth, .k = kGemmWidth}, x.data(), w.data(), y.data(), context);
     end.record(forward->stream());
     end.synchronize();
     const double n = static_cast<double>(kGemmWidth);
@@ -269,6 +267,20 @@ void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache
   cache.keep(heads);
 }
 
+// As many steps again, each timed by phase.
+void CudaBench::Impl::measure_phases(BenchResult& result, BenchSequences& s) {
+  forward->time_phases(true);
+  for (std::int32_t i = 0; i < kPhaseWarmup; ++i) timed_step(s, 1, true);
+  PhaseClock::Seconds sum{};
+  for (std::int32_t i = 0; i < options.steps; ++i) {
+    timed_step(s, 1, true);
+    const PhaseClock::Seconds step = forward->phase_seconds();
+    for (std::size_t p = 0; p < step.size(); ++p) sum[p] += step[p] / options.steps;
+  }
+  forward->time_phases(false);
+  for (const StepPhase phase : kStepPhases) result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
+}
+
 BenchResult CudaBench::decode(const BenchCase& c) {
   Impl& b = *impl_;
   const BenchOptions& o = b.options;
@@ -290,6 +302,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
     result.cost += dense_cost(b.model->config(), b.weights, b.kv, s.caches[0].length() - 1, 1, c.batch, true);
   }
   result.step = quantiles_of(seconds);
+  if (o.phases) b.measure_phases(result, s);
   result.operations[static_cast<std::size_t>(Op::kProducts)] = device_seconds / o.steps;
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);

@@ -1,4 +1,4 @@
-// Mneme: selects pages by centroids of their keys, speculatively; corrects the KV heads whose speculative selection lacks
+// Mneme: selects pages by a sketch of their keys, speculatively; corrects the KV heads whose speculative selection lacks
 // too much attention mass.
 // Source   this project: docs/design/selector.md.
 #include "src/recipes/recipes.h"
@@ -13,7 +13,7 @@ Recipe mneme_pages(const RecipeOptions& o) {
       .recent = o.recent.value_or(128),
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0}),
       .decode = DecodeStage{.units = PageUnit{32},
-                            .index = CentroidSet{8},
+                            .index = Sketch{16},
                             .pool = Pool::kMeanS,
                             .domain = Domain::kAttention,
                             .schedule = Speculative{MassGate{.eps = 0.2f, .of_attended = true}}},
