@@ -99,7 +99,7 @@ struct WgmmaRows {
   std::uint32_t a_[2][2][4];
   float part_[2][S::kLaneSums] = {};
 
-  // Enqueues the products of a group of columns, and scales those of the group before.
+  // Enqueues the mma of a group of columns, and scales the sums of the group before.
   template <int kGroup>
   __device__ __forceinline__ void group(std::uint64_t operand, std::uint32_t x) {
     constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup, kHalf = F::kPer16 ? kGroup % 2 : 0;
