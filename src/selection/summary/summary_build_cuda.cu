@@ -223,7 +223,8 @@ void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTable
   if (b.stop <= b.first) return;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, 1, s, BuildArgs{s, keys, b}, context);
+    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, 1, s, BuildArgs{s, keys, b},
+                    context);
   });
 }
 
