@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/kv_slots_cuda.h"
 
 namespace mneme {
@@ -12,18 +13,15 @@ namespace {
 // Threads a KV head: more of them slow the GEMMs that run concurrently (docs/design/gather.md).
 constexpr std::int32_t kCtasPerHead = 1;
 
-std::int32_t pages_of(std::int64_t n_tokens) {
-  return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
-}
-
 }  // namespace
 
 std::int64_t CudaStaging::bytes(const KvShape& shape, std::int64_t max_context) {
-  return 2 * std::int64_t{pages_of(max_context)} * shape.n_kv_heads * static_cast<std::int64_t>(shape.page_bytes());
+  return 2 * std::int64_t{pages_of_tokens(max_context)} * shape.n_kv_heads *
+         static_cast<std::int64_t>(shape.page_bytes());
 }
 
 CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
-  const std::int32_t pages = pages_of(max_context);
+  const std::int32_t pages = pages_of_tokens(max_context);
   std::vector<std::int32_t> same(static_cast<std::size_t>(pages) * static_cast<std::size_t>(shape.n_kv_heads));
   std::iota(same.begin(), same.end(), 0);
   blocks_ = DeviceBuffer(same.size() * sizeof(std::int32_t), "tables of a prompt's layer");
@@ -50,7 +48,7 @@ void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& s
   side_.wait(started_);
   // The side stream has written the buffer's content back: end() of two rounds ago precedes this in it.
   const CudaContext context{.stream = side_.get()};
-  const std::int32_t head = std::min(pages_of(e.head) * kPageTokens, e.first);
+  const std::int32_t head = std::min(pages_of_tokens(e.head) * kPageTokens, e.first);
   copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kCtasPerHead, context);
   copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from), e.first, kCtasPerHead, context);
   b.fetched.record(side_);

@@ -4,26 +4,20 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/ops/attention/attention_cuda.h"
 
 namespace mneme {
-namespace {
-
-std::int32_t pages_of(std::int64_t n_tokens) {
-  return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
-}
-
-}  // namespace
 
 std::int64_t CudaWideLayer::bytes(const KvShape& shape, std::int64_t max_context) {
   if (!is_eight_bit(shape.dtype)) return 0;
-  return std::int64_t{pages_of(max_context)} * shape.n_kv_heads *
+  return std::int64_t{pages_of_tokens(max_context)} * shape.n_kv_heads *
          static_cast<std::int64_t>(wide_shape(shape).page_bytes());
 }
 
 CudaWideLayer::CudaWideLayer(const KvShape& shape, std::int64_t max_context) {
   const Stream stream = Stream::make();
-  const std::int32_t pages = pages_of(max_context);
+  const std::int32_t pages = pages_of_tokens(max_context);
   std::vector<std::int32_t> same(static_cast<std::size_t>(pages) * static_cast<std::size_t>(shape.n_kv_heads));
   std::iota(same.begin(), same.end(), 0);
   memory_ =
