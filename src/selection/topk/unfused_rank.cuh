@@ -178,14 +178,13 @@ __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const S
 
 // Ranks a KV head whose blocks have scored their shares. Called by all blocks of the cluster.
 //   scores  of the block's share; keys  of all units, used in the first block; units  [max_listed]: its scratch
+//   s       has the block's parts of log-sum-exps (of_warps), and those of sinks and window (load_fixed)
 template <int kMost>
 __device__ void rank_share(const UnfusedArgs& p, const Item& item, const ClusterArgs& c, const Share& at,
                            const float* scores, std::uint32_t* keys, std::int32_t* units, ClusterRank& s) {
   const int tid = threadIdx.x;
   if (tid == 0) s.ranker.least = ~0u, s.ranker.most = 0;
   const bool logs = pools_logs(item.rules.pool);
-  load_fixed(item, s.sums);
-  if (logs) sum_share(item, c, at, scores, s.of_warps);
   __syncthreads();
   if (logs) publish_sums(c, at.rank, s.of_warps, s.of_blocks);
   cluster_sync();
