@@ -70,8 +70,8 @@ __device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, cons
 // q . mean of the head whose number the part is; nothing of the others.
 __device__ inline void base_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
   static_assert(kTermParts == kMaxSlotGroup);
-  const int g = threadIdx.x, d = p.s.head_dim;
-  if (g >= kWarp) return;
+  const int g = static_cast<int>(threadIdx.x) - (kScoreThreads - kWarp), d = p.s.head_dim;  // the last warp
+  if (g < 0) return;
   const float base = part < item.n_scored ? warp_dot(q + part * d, f.mean, d) : 0.0f;
   if (g < item.n_scored) item.terms[g].base[part] = g == part ? base : 0.0f;
 }
@@ -162,12 +162,23 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   item.terms[threadIdx.x].fixed[part] = {most, total};
 }
 
+// The same for keys of any type.
+__device__ __forceinline__ void fixed_terms_of(const UnfusedArgs& p, const Item& item, const float* q, int part) {
+  if (p.s.codes != KvCodes::kNone) {
+    fixed_terms<EightBit>(p, item, q, part);
+  } else if (p.s.f16) {
+    fixed_terms<__half>(p, item, q, part);
+  } else {
+    fixed_terms<__nv_bfloat16>(p, item, q, part);
+  }
+}
+
 // The part's terms of a KV head's queries from its frame. Called by a whole block.   q [n_scored][D]
 __device__ inline void frame_terms(const UnfusedArgs& p, const Item& item, const float* q, int part) {
   const Frame f = frame_of(p, item);
-  spread_terms(p, item, q, f, part);
   base_terms(p, item, q, f, part);
   if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f, part);
+  spread_terms(p, item, q, f, part);
 }
 
 // Prefetches to L2, a line a thread; correct whatever may still be written there.
@@ -192,6 +203,24 @@ __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, in
   for (int i = tokens.first + static_cast<int>(threadIdx.x) / 2; i < tokens.stop; i += kScoreThreads / 2)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(fixed_token(p, item, fixed.position(i), item.stored) +
                                                   threadIdx.x % 2 * (token_bytes(p.s) / 4)));
+}
+
+// Prefetches what parts [first, stop) of the terms read, of the frame or (fixed) of sinks and window, for a selection of
+// this step.
+__device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, bool fixed,
+                                               int first, int stop) {
+  if (!row.sparse || p.when != SelectWhen::kNow || row.rules.score != SlotScore::kEntries) return;
+  Item item;
+  item.rules = row.rules, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
+  item.length = item.stored = row.length, item.n_scored = p.group;
+  item.index = slot_index(p.s, p.slot_layer, row.seq_slot, item.kv_head);
+  for (int part = first; part < stop; ++part) {
+    if (!fixed) {
+      prefetch_frame(p, item, part);
+    } else if (row.rules.whole_attention != 0) {
+      prefetch_fixed(p, item, part);
+    }
+  }
 }
 
 // ---- spread.h

@@ -18,34 +18,23 @@ __host__ __device__ int frame_blocks(const UnfusedArgs& p) {
 }
 
 // What a part reads is prefetched while the kernel before runs: the queries are the last thing that a step knows.
-__device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, int part) {
-  if (!row.sparse || p.when != SelectWhen::kNow || row.rules.score != SlotScore::kEntries) return;
-  Item item;
-  item.rules = row.rules, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
-  item.length = item.stored = row.length, item.n_scored = p.group;
-  item.index = slot_index(p.s, p.slot_layer, row.seq_slot, item.kv_head);
-  if (part < frame_blocks(p)) {
-    prefetch_frame(p, item, part);
-  } else if (row.rules.whole_attention != 0) {
-    prefetch_fixed(p, item, part - frame_blocks(p));
-  }
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   extern __shared__ __align__(16) float q[];
   launch_dependents();
-  const int number = static_cast<int>(blockIdx.x), part = static_cast<int>(blockIdx.y);
+  const int number = static_cast<int>(blockIdx.x), n_frame = frame_blocks(p);
+  const bool fixed = static_cast<int>(blockIdx.y) >= n_frame;
+  const int part = static_cast<int>(blockIdx.y) - (fixed ? n_frame : 0);
   const RowOfSlots row = row_of(p, number);
-  prefetch_terms(p, row, number, part);
+  prefetch_terms(p, row, number, fixed, part, part + 1);
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, number, false, item)) return;
   load_queries(p, item, q);
-  if (part < frame_blocks(p)) {
+  if (!fixed) {
     frame_terms(p, item, q, part);
   } else if (item.rules.whole_attention != 0) {
-    fixed_terms<T>(p, item, q, part - frame_blocks(p));
+    fixed_terms<T>(p, item, q, part);
   }
 }
 

@@ -146,7 +146,7 @@ void score_centroids_cuda(const cuda::UnfusedArgs& args, const CudaContext& cont
 
 // Scores of pages of 32 by sketches, by tensor cores; and, where a cluster of thread blocks holds a KV head's scores, its
 // selection. Returns whether it has selected: if not, scores are in UnfusedArgs::scores.
-// Requires  HeadTerms; heads of 64 or 128, at most eight query heads a KV head, no pooled queries (SlotQueryPool::kNone).
+// Requires  heads of 64 or 128, at most eight query heads a KV head, no pooled queries (SlotQueryPool::kNone).
 bool select_sketches_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 
 }  // namespace mneme

@@ -228,7 +228,6 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   const ClusterArgs cluster{item.n_scored, blocks, p.width};
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
   const float* scores = item.scores + at.begin;
-  load_fixed(item, shared.sums);
   if (pools_logs(item.rules.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
   if (item.n_scored <= 4) {
     rank_share<4>(p, item, cluster, at, scores, keys, units, shared);
@@ -377,7 +376,6 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
       continue;
     }
     if (c.sketch_pages) {
-      compute_head_terms_cuda(a, context);
       if (!select_sketches_cuda(a, context)) rank(a, context);
       continue;
     }
