@@ -58,7 +58,8 @@ bool covers_sketches(const Plan& plan) {
 }
 
 bool covers_sketch_pages(const Plan& plan) {
-  return stage_of(plan).units == Units(PageUnit{kPageTokens}) && std::holds_alternative<Sketch>(stage_of(plan).index) &&
+  const auto* sketch = std::get_if<Sketch>(&stage_of(plan).index);
+  return stage_of(plan).units == Units(PageUnit{kPageTokens}) && sketch != nullptr && sketch->rank <= 16 &&
          plan.shape.group() <= 8;
 }
 
@@ -83,8 +84,8 @@ constexpr FusedSelection kFusedSelections[] = {
     {"pages of any other size by min-max boxes", "page_select_cuda.cu", &covers_small_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
     {"tokens by sketches; every step, up to eight query heads a KV head", "sketch_scan_cuda.cu", &covers_sketches},
-    {"pages of 32 by sketches; any softmax and gate, up to eight query heads a KV head", "sketch_pages_cuda.cu",
-     &covers_sketch_pages, true},
+    {"pages of 32 by sketches of up to 16; any softmax and gate, up to eight query heads a KV head",
+     "sketch_pages_cuda.cu", &covers_sketch_pages, true},
     {"clusters and segments by their centroids", "list_select_cuda.cu",
      [](const Plan& plan) { return plan.lists.has_value(); }},
     {"a layer's pages of 32 by every key, pre-RoPE", "layer_select_cuda.cu",

@@ -61,6 +61,7 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"mneme:probe=previous_layer", 128, DeviceForm::kUnfused},
                                                {"mneme:index=centroids:4", 128, DeviceForm::kUnfused},
                                                {"mneme:index=sketch:12", 128, DeviceForm::kFused},
+                                               {"mneme:index=sketch:17", 128, DeviceForm::kUnfused},
                                                {"fier:index=sketch:12", 128, DeviceForm::kFused},
                                                {"fier:index=sketch:12,schedule=speculative", 128, DeviceForm::kUnfused},
                                                {"mneme:select=layer,schedule=every_step", 128, DeviceForm::kUnfused},

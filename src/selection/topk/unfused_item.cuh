@@ -74,7 +74,9 @@ __device__ __forceinline__ RowOfSlots row_of(const UnfusedArgs& p, int number) {
 __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int number, bool records, Item& item) {
   item.kv_head = number % p.s.n_kv_heads;
   if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
-  if (p.when == SelectWhen::kNow) {
+  if (p.when == SelectWhen::kNow && by_mass(r)) {  // the common case, in few instructions
+    if (!r.sparse) return false;
+  } else if (p.when == SelectWhen::kNow) {
     if (!selects_now(p.s, r, p.slot_layer, item.kv_head, records)) return false;
   } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
     return false;
@@ -146,7 +148,8 @@ void score_centroids_cuda(const cuda::UnfusedArgs& args, const CudaContext& cont
 
 // Scores of pages of 32 by sketches, by tensor cores; and, where a cluster of thread blocks holds a KV head's scores, its
 // selection. Returns whether it has selected: if not, scores are in UnfusedArgs::scores.
-// Requires  heads of 64 or 128, at most eight query heads a KV head, no pooled queries (SlotQueryPool::kNone).
+// Requires  up to 16 coefficients; heads of 64 or 128, at most eight query heads a KV head, no pooled queries
+//           (SlotQueryPool::kNone).
 bool select_sketches_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 
 }  // namespace mneme

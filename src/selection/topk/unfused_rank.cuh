@@ -203,8 +203,7 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (tid % kWarp == 0) put_least(address_in(&s.ranker.least, 0), least), put_most(address_in(&s.ranker.most, 0), most);
   cluster_sync();
-  if (at.rank == 0)
-    write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
+  if (at.rank == 0) write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
 }
 
 }  // namespace mneme::cuda

@@ -35,7 +35,7 @@ __device__ __forceinline__ float power_of(float x) {
 // Logarithms to base 2, of each tile's head t, of sums over the tokens of kBatch pages from `first` on: largest, and sum of
 // powers less it. Step by step for all pages: shuffles and mma keep their order, and one page after another is latency.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void page_sums(const Heads<kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
+__device__ __forceinline__ void page_sums(const Heads<kTiles, 1>& heads, const std::uint8_t* stage, int entry_bytes,
                                           int rank, const PageParts& parts, int first, float2 (&sums)[kBatch][kTiles]) {
   float x[kBatch][kTiles][4];
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
                                             const Pages& pages, PageParts& parts, float* scores, std::int64_t width,
                                             float2 (&of_heads)[kMaxGroup]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, rank = p.s.entries.rank;
-  Heads<kTiles> heads;
+  Heads<kTiles, 1> heads;
   heads.load(item.terms, p.group, rank, item.rules.alpha);
   const float alpha = item.rules.alpha, inverse = 1.0f / alpha;
   const int step = kWarps * kPages;

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   for (int i = 0; i < kRing; ++i) pages.prefetch((part + i * n_warps) * kPages);
   grid_dependency_wait();
   pages.fetch_first(part * kPages, step);
-  Heads<kTiles> heads;
+  Heads<kTiles, kMaxSketchRank / 16> heads;
   const float alpha = info.alpha;
   q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim, p.group);
   heads.load(p.terms + static_cast<std::int64_t>(item) * p.group, p.group, e.rank, alpha);

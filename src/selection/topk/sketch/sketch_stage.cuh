@@ -16,7 +16,6 @@ namespace mneme::cuda::sketches {
 constexpr int kWarps = kScoreWarps;
 constexpr int kTokens = kKvPageTokens, kPages = 8, kRing = 2;  // pages of a stage
 constexpr int kHeads = 8;                                      // query heads of a KV head, at most
-constexpr int kSteps = kMaxSketchRank / 16;                    // of 16 coefficients
 constexpr float kBias = 24;                                    // of 16 + n over n - 8
 
 // A stage with up to 16 bytes before and behind it, in units of 16 bytes.
@@ -66,8 +65,8 @@ struct Queries {
   }
 };
 
-// What a lane's query heads add to all pages. Groups of at most eight.
-template <int kTiles>
+// What a lane's query heads add to all pages. Groups of at most eight; up to 16 coefficients a step.
+template <int kTiles, int kSteps>
 struct Heads {
   std::uint32_t weights[kTiles][kSteps][2];  // of column g: half g % 2 of head 4 tile + g / 2
   float base, spread, bias;                  // of head g; bias: kBias times the sum of its weights
@@ -117,8 +116,8 @@ struct Heads {
 
 // The parts of a stage's pages, times `unit`. Columns of the mma are pages, so that lane (g, t) has pages 2 t and 2 t + 1 of
 // head g.
-template <int kDim, int kTiles>
-__device__ __forceinline__ void page_parts(const Queries<kDim>& q, const Heads<kTiles>& heads,
+template <int kDim, int kTiles, int kSteps>
+__device__ __forceinline__ void page_parts(const Queries<kDim>& q, const Heads<kTiles, kSteps>& heads,
                                            const std::uint8_t* stage, int entry_bytes, int rank, float alpha,
                                            float unit, PageParts& parts) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -143,15 +142,16 @@ __device__ __forceinline__ void page_parts(const Queries<kDim>& q, const Heads<k
 }
 
 // Values of the lane's tokens of a page, 4 g to 4 g + 3, for each tile's head t.
-template <int kDim, int kTiles>
-__device__ __forceinline__ void page_tokens(const Heads<kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
-                                            int rank, const PageParts& parts, int page, float (&x)[kTiles][4]) {
+template <int kDim, int kTiles, int kSteps>
+__device__ __forceinline__ void page_tokens(const Heads<kTiles, kSteps>& heads, const std::uint8_t* stage,
+                                            int entry_bytes, int rank, const PageParts& parts, int page,
+                                            float (&x)[kTiles][4]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const std::uint8_t* nibbles = stage + page * entry_bytes + kDim + 2 * g;  // of coefficient 0
   float dots[kTiles][2][4] = {};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (16 * step >= rank) break;
+    if (step > 0 && 16 * step >= rank) break;
     const auto at = [&](int i) {
       return static_cast<std::uint32_t>(word_at(nibbles + min(16 * step + 4 * i + t, rank - 1) * (kTokens / 2)));
     };
