@@ -12,6 +12,7 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/rank_options.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -48,7 +49,7 @@ int allreduce(const AllReduceCommand& o) {
       const AllReduceCase c{.bytes = static_cast<std::size_t>(kib) << 10, .form = form};
       const AllReduceResult r = o.device == "cuda" ? device_benches().all_reduce(ranks->world(), c, o.times)
                                                    : measure_all_reduce(ranks->world(), c, o.times);
-      const double bytes = static_cast<double>(c.bytes);
+      const double bytes = real(c.bytes);
       table += fmt::format(" {:>12.2f} {:>7.2f}", 1e6 * r.seconds, bytes / r.seconds / 1e9);
       results.push_back({{"bytes", bytes}, {"form", form}, {"seconds", r.seconds}, {"a_run", r.a_run}});
     }
