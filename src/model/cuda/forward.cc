@@ -176,14 +176,12 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
-  std::int64_t widest_input = 0;
-  weights.for_each([&](const DeviceMatrix& w) { widest_input = std::max(widest_input, w.n_in); });
-  std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
-  weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
-  });
+  std::int64_t widest_input = weights.head().n_in;
+  std::size_t widest = 0;     // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   std::size_t reordered = 0;  // columns of the widest matrix whose columns are in another order
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
+    widest_input = std::max(widest_input, w.n_in);
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
     if (w.columns != nullptr) reordered = std::max(reordered, static_cast<std::size_t>(w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
