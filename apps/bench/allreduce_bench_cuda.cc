@@ -8,19 +8,66 @@
 #include "src/cuda/memory.h"
 #include "src/cuda/stream.h"
 #include "src/model/cuda/ranks/device_collective.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
+namespace {
+
+constexpr std::int32_t kHidden = 4096;
+constexpr std::size_t kRowBytes = kHidden * sizeof(float);
+constexpr std::size_t kMostByPeers = std::size_t{4} << 20;  // above what a step sums so, to show where NCCL is faster
+
+bool has_norm(const AllReduceCase& c) {
+  return c.form.ends_with("+norm");
+}
+
+// Null: the form has not this size.
+std::unique_ptr<DeviceCollective> collective_of(Collective& ranks, const AllReduceCase& c) {
+  if (has_norm(c) && (c.bytes % kRowBytes != 0 || c.bytes / kRowBytes > std::size_t{kSkinnyRows})) return nullptr;
+  if (c.form == "host") return host_device_collective(ranks, c.bytes);
+  if (!c.form.starts_with("peers")) return nccl_device_collective(ranks);
+  if (c.bytes > kMostByPeers) return nullptr;
+  std::string why_not;
+  auto collective = peer_device_collective(nccl_device_collective(ranks),
+                                           c.bytes * static_cast<std::size_t>(ranks.size() - 1), why_not);
+  if (!why_not.empty()) fail(ErrorKind::kDevice, "--form {}: {}", c.form, why_not);
+  return collective;
+}
+
+// What is summed, and the buffers of a step around it.
+struct Rows {
+  DeviceBuffer values, residual, next, weight, sums;
+  explicit Rows(const AllReduceCase& c, const Stream& stream)
+      : values(c.bytes, "values to sum"),
+        residual(c.bytes, "a residual"),
+        next(c.bytes, "input of a GEMM"),
+        weight(kRowBytes, "weights of a norm"),
+        sums(c.bytes / sizeof(float) + 1, "sums of squares") {
+    for (const DeviceBuffer* b : {&values, &residual, &weight}) set_bytes(b->data(), 0, b->size(), stream);
+  }
+  void add(DeviceCollective& ranks, const AllReduceCase& c, const CudaContext& context) const {
+    if (!has_norm(c)) return ranks.all_reduce(values.as<float>(), values.as<float>(), c.bytes / sizeof(float), context);
+    ranks.add_rows(values.as<float>(), static_cast<std::int32_t>(c.bytes / kRowBytes), kHidden,
+                   {.residual = residual.as<float>(),
+                    .norm_weight = weight.as<float>(),
+                    .x_next = next.data(),
+                    .sums = sums.as<float>()},
+                   context);
+  }
+};
+
+}  // namespace
 
 AllReduceResult measure_all_reduce_cuda(Collective& ranks, const AllReduceCase& c, std::int32_t times) {
   use_device(0);
-  const auto collective = c.form == "host" ? host_device_collective(ranks, c.bytes) : nccl_device_collective(ranks);
+  const auto collective = collective_of(ranks, c);
+  if (collective == nullptr) return {};
   const std::int32_t n = all_reduces_a_run(c.bytes);
   const Stream stream = Stream::make();
-  const CudaContext context{.stream = stream.get()};
-  const DeviceBuffer values(c.bytes, "values to sum");
-  set_bytes(values.data(), 0, c.bytes, stream);
+  const CudaContext context{.stream = stream.get(), .order = LaunchOrder::kOverlapped};
+  const Rows rows(c, stream);
   const auto sums = [&] {
-    for (std::int32_t k = 0; k < n; ++k) collective->all_reduce(values.as<float>(), c.bytes / sizeof(float), context);
+    for (std::int32_t k = 0; k < n; ++k) rows.add(*collective, c, context);
   };
   collective->begin_step();
   sums();  // the first call of a size makes what it needs

@@ -295,7 +295,9 @@ void CudaBench::Impl::measure_phases(BenchResult& result, BenchSequences& s) {
     for (std::size_t p = 0; p < step.size(); ++p) sum[p] += step[p] / options.steps;
   }
   forward->time_phases(false);
-  for (const StepPhase phase : kStepPhases) result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
+  for (const StepPhase phase : kStepPhases)
+    if (ranks != nullptr || phase != StepPhase::kRanks)
+      result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
 }
 
 BenchResult CudaBench::decode(const BenchCase& c) {

@@ -30,7 +30,7 @@ std::vector<std::string> forms_of(const AllReduceCommand& o, const RankGroup& ra
   if (!o.forms.empty()) return o.forms;
   if (o.device == "cpu") return {ranks.shares_memory() ? "shared" : "socket"};
   if (ranks.shares_gpu()) return {"host"};
-  return {"nccl", "host"};
+  return {"nccl", "peers", "nccl+norm", "peers+norm", "host"};
 }
 
 int allreduce(const AllReduceCommand& o) {
@@ -39,7 +39,7 @@ int allreduce(const AllReduceCommand& o) {
   if (ranks == nullptr) fail(ErrorKind::kOption, "bench allreduce: expected --tensor-parallel-size of 2 or more");
   const std::vector<std::string> forms = forms_of(o, *ranks);
   std::string table = fmt::format("{:>10}", "KiB");
-  for (const std::string& form : forms) table += fmt::format(" {:>12} {:>7}", form + " us", "GB/s");
+  for (const std::string& form : forms) table += fmt::format(" {:>13} {:>7}", form + " us", "GB/s");
   table += "\n";
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::int64_t kib : o.kib) {
@@ -48,8 +48,12 @@ int allreduce(const AllReduceCommand& o) {
       const AllReduceCase c{.bytes = static_cast<std::size_t>(kib) << 10, .form = form};
       const AllReduceResult r = o.device == "cuda" ? device_benches().all_reduce(ranks->world(), c, o.times)
                                                    : measure_all_reduce(ranks->world(), c, o.times);
+      if (r.a_run == 0) {
+        table += fmt::format(" {:>13} {:>7}", "", "");
+        continue;
+      }
       const double bytes = static_cast<double>(c.bytes);
-      table += fmt::format(" {:>12.2f} {:>7.2f}", 1e6 * r.seconds, bytes / r.seconds / 1e9);
+      table += fmt::format(" {:>13.2f} {:>7.2f}", 1e6 * r.seconds, bytes / r.seconds / 1e9);
       results.push_back({{"bytes", bytes}, {"form", form}, {"seconds", r.seconds}, {"a_run", r.a_run}});
     }
     table += "\n";
@@ -77,11 +81,14 @@ void add_bench_allreduce(CLI::App& bench, int& code) {
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 1 << 22));
-  c->add_option("--form", options->forms,
-                "With --device cuda: nccl, host (over host memory) (default: both; ranks that share a GPU: host)")
+  c->add_option(
+       "--form", options->forms,
+       "With --device cuda: nccl, peers (a kernel over the GPUs' memory), host (over host memory); nccl+norm and "
+       "peers+norm: rows of 4,096 that also join the residual and start the next norm (default: all; ranks that "
+       "share a GPU: host)")
       ->type_name("NAME,...")
       ->delimiter(',')
-      ->check(one_of({"nccl", "host"}));
+      ->check(one_of({"nccl", "peers", "nccl+norm", "peers+norm", "host"}));
   c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 20)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "Print one JSON object");
   add_rank_options(*c, options->ranks);

@@ -125,9 +125,9 @@ struct CudaForward::Impl {
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
-  // What the ranks' sums of rows cost a step beside one GPU's: rows += the sum over the ranks of x w^T.
-  void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm, float* next_sums);
-  void add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n);
+  // What the ranks' sums of rows cost a step beside one GPU's: residual += the sum over the ranks of x w^T. With
+  // next_norm by skinny GEMMs, and the next norm starts.
+  void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm = nullptr);
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
   bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
@@ -137,7 +137,11 @@ struct CudaForward::Impl {
   void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
-    return layer == 0 || experts || ranks ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
+    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, parts_of_sums(n));
+  }
+  std::int32_t parts_of_sums(std::int32_t n) const {
+    return ranks != nullptr ? ranks->row_parts(n, static_cast<std::int32_t>(config.hidden))
+                            : residual_parts(config.hidden, n);
   }
   // x in the order of the columns of w.
   const void* ordered(const void* x, const DeviceMatrix& w, std::int64_t m, const CudaContext& context);
@@ -278,7 +282,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
   const float* next_norm =
       last ? weights.output_norm() : weights.layers()[static_cast<std::size_t>(layer) + 1].attn_norm;
-  const std::int32_t parts = residual_parts(config.hidden, n);
+  const std::int32_t parts = parts_of_sums(n);
   const CudaContext context = overlapped();
 
   const DeferredNorm norm = norm_before(layer, n);
@@ -293,10 +297,10 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   if (ranks != nullptr) {
-    add_over_ranks(attended, w.o, n, w.ffn_norm, sums);
-    skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, 1), ffn_hidden,
+    add_over_ranks(attended, w.o, n, w.ffn_norm);
+    skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, parts), ffn_hidden,
                             workspace, context);
-    add_over_ranks(ffn_hidden, w.down, n, next_norm, sums_embed);
+    add_over_ranks(ffn_hidden, w.down, n, next_norm);
     return;
   }
   skinny_gemm_residual_cuda(ordered(attended, w.o, n, context), n, w.o,
@@ -313,20 +317,26 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
                             context);
 }
 
-void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm,
-                                       float* next_sums) {
-  skinny_gemm_cuda(ordered(x, w, n, overlapped()), n, w, {}, {.y = rank_rows}, workspace, overlapped());
+void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm) {
   const auto hidden = static_cast<std::int32_t>(config.hidden);
-  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
-  add_summed_rows_cuda(rank_rows, n, hidden,
-                       {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = next_sums}, serial());
-}
-
-void CudaForward::Impl::add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n) {
-  multiply(x, w, n, {.y = rank_rows, .f32 = true});
-  const auto hidden = static_cast<std::int32_t>(config.hidden);
-  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
-  add_summed_rows_cuda(rank_rows, n, hidden, {.residual = residual}, serial());
+  if (next_norm == nullptr && !ranks->adds_in_one(n, hidden)) {  // rank 0 adds the residual: no kernel behind the sum
+    const bool first = ranks->ranks().rank() == 0;
+    float* const mine = first ? residual : rank_rows;
+    multiply(x, w, n, {.y = mine, .f32 = true, .accumulate = first});
+    lap(StepPhase::kGemm);
+    ranks->all_reduce(mine, residual, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
+    return lap(StepPhase::kRanks);
+  }
+  if (next_norm != nullptr)
+    skinny_gemm_cuda(ordered(x, w, n, overlapped()), n, w, {}, {.y = rank_rows}, workspace, overlapped());
+  else
+    multiply(x, w, n, {.y = rank_rows, .f32 = true});
+  lap(StepPhase::kGemm);
+  ranks->add_rows(
+      rank_rows, n, hidden,
+      {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
+      overlapped());
+  lap(StepPhase::kRanks);
 }
 
 void CudaForward::Impl::gather_logits(std::int32_t n) {
@@ -432,7 +442,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
-  ranks != nullptr ? add_many_over_ranks(attended, w.o, n)
+  ranks != nullptr ? add_over_ranks(attended, w.o, n)
                    : multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed}, context);
@@ -441,7 +451,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
-  ranks != nullptr ? add_many_over_ranks(ffn_hidden, w.down, n)
+  ranks != nullptr ? add_over_ranks(ffn_hidden, w.down, n)
                    : multiply(ffn_hidden, w.down, n, {.y = residual, .f32 = true, .accumulate = true});
 }
 
