@@ -12,7 +12,7 @@ namespace mneme {
 
 struct AllReduceCase {
   std::size_t bytes = 0;  // a multiple of 4
-  // "shared" or "socket" of the processes themselves. On devices "nccl", "host", "peers"; "nccl+norm" and "peers+norm": rows
+  // "shared" or "socket" of the processes themselves. On devices "nccl", "host", "peers" (packets), "reads"; "nccl+norm" and "peers+norm": rows
   // of 4,096 that join a residual and start the next norm, as in a step.
   std::string form;
 };

@@ -25,11 +25,13 @@ bool has_norm(const AllReduceCase& c) {
 std::unique_ptr<DeviceCollective> collective_of(Collective& ranks, const AllReduceCase& c) {
   if (has_norm(c) && (c.bytes % kRowBytes != 0 || c.bytes / kRowBytes > std::size_t{kSkinnyRows})) return nullptr;
   if (c.form == "host") return host_device_collective(ranks, c.bytes);
-  if (!c.form.starts_with("peers")) return nccl_device_collective(ranks);
-  if (c.bytes > kMostByPeers) return nullptr;
+  if (c.form.starts_with("nccl")) return nccl_device_collective(ranks);
+  const bool reads = c.form == "reads";
+  if (reads ? ranks.size() != 2 || c.bytes < 4096 : c.bytes > kMostByPeers) return nullptr;
   std::string why_not;
-  auto collective = peer_device_collective(nccl_device_collective(ranks),
-                                           c.bytes * static_cast<std::size_t>(ranks.size() - 1), why_not);
+  const PeerLimits limits = {.packets = reads ? 1 : c.bytes * static_cast<std::size_t>(ranks.size() - 1),
+                             .rows = reads ? c.bytes : 0};
+  auto collective = peer_device_collective(host_device_collective(ranks, c.bytes), limits, why_not);
   if (!why_not.empty()) fail(ErrorKind::kDevice, "--form {}: {}", c.form, why_not);
   return collective;
 }

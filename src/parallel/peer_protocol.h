@@ -48,6 +48,18 @@ struct PeerBuffers {
   std::int32_t rank = 0, tiles = 0;
 };
 
+// Rows of any number that two ranks read from each other's memory, a part a thread block: it says that its rank's are
+// there, waits until the other's are, reads them, says that it has, and waits until the other has, so that the next GEMM
+// may write.
+inline constexpr int kPeerReaders = 128;  // thread blocks, on every device: they meet by number
+struct PeerRows {
+  const float* of[2] = {};          // each rank's own
+  std::uint32_t* flags[2] = {};     // each rank's, that the other writes: [2, kPeerReaders], rows are there, were read
+  std::uint32_t* epochs = nullptr;  // [kPeerReaders], this rank's alone
+  const std::int32_t* stop = nullptr;  // as above
+  std::int32_t rank = 0;
+};
+
 struct PeerQuad {
   float v[4] = {};
 };

@@ -30,7 +30,7 @@ std::vector<std::string> forms_of(const AllReduceCommand& o, const RankGroup& ra
   if (!o.forms.empty()) return o.forms;
   if (o.device == "cpu") return {ranks.shares_memory() ? "shared" : "socket"};
   if (ranks.shares_gpu()) return {"host"};
-  return {"nccl", "peers", "nccl+norm", "peers+norm", "host"};
+  return {"nccl", "peers", "reads", "nccl+norm", "peers+norm", "host"};
 }
 
 int allreduce(const AllReduceCommand& o) {
@@ -83,12 +83,13 @@ void add_bench_allreduce(CLI::App& bench, int& code) {
       ->check(whole_number(1, 1 << 22));
   c->add_option(
        "--form", options->forms,
-       "With --device cuda: nccl, peers (a kernel over the GPUs' memory), host (over host memory); nccl+norm and "
-       "peers+norm: rows of 4,096 that also join the residual and start the next norm (default: all; ranks that "
-       "share a GPU: host)")
+       "With --device cuda: nccl, peers (a kernel that writes to the other GPUs' memory), reads (one that reads it, "
+       "two "
+       "ranks), host (over host memory); nccl+norm and peers+norm: rows of 4,096 that also join the residual and "
+       "start the next norm (default: all; ranks that share a GPU: host)")
       ->type_name("NAME,...")
       ->delimiter(',')
-      ->check(one_of({"nccl", "peers", "nccl+norm", "peers+norm", "host"}));
+      ->check(one_of({"nccl", "peers", "reads", "nccl+norm", "peers+norm", "host"}));
   c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 20)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "Print one JSON object");
   add_rank_options(*c, options->ranks);

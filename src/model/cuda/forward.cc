@@ -214,7 +214,8 @@ void CudaForward::Impl::allocate() {
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
   const std::size_t part = sequences * static_cast<std::size_t>(vocab_part) * 4;
-  arrays.add(rank_rows, ranks != nullptr || stages != nullptr ? rows * hidden * 4 : 0);
+  float* const shown_rows = ranks != nullptr ? ranks->own_rows() : nullptr;
+  arrays.add(rank_rows, (ranks != nullptr && shown_rows == nullptr) || stages != nullptr ? rows * hidden * 4 : 0);
   arrays.add(rank_logits, part);
   arrays.add(all_rank_logits, ranks != nullptr ? part * static_cast<std::size_t>(ranks->ranks().size()) : 0);
   arrays.add(best_token, sequences * 4);
@@ -227,6 +228,7 @@ void CudaForward::Impl::allocate() {
   arena =
       DeviceBuffer(arrays.total(), "activations of a step (max_batched_tokens and max_sequences make them smaller)");
   arrays.assign(arena.data());
+  if (shown_rows != nullptr) rank_rows = shown_rows;
   set_bytes(arena.data(), 0, arena.size(), stream);
   copy_bytes(inv_freq, model.rope().inv_freq.data(), model.rope().inv_freq.size() * 8, stream);
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
@@ -319,7 +321,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
 
 void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm) {
   const auto hidden = static_cast<std::int32_t>(config.hidden);
-  if (next_norm == nullptr && !ranks->adds_in_one(n, hidden)) {  // rank 0 adds the residual: no kernel behind the sum
+  if (next_norm == nullptr && !ranks->adds_in_one(n, hidden)) {  // the sum has the residual: no kernel behind it
     const bool first = ranks->ranks().rank() == 0;
     float* const mine = first ? residual : rank_rows;
     multiply(x, w, n, {.y = mine, .f32 = true, .accumulate = first});
@@ -456,7 +458,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
-  const CudaContext context = serial();
+  const CudaContext context = decode_only ? overlapped() : serial();  // kernels of prompts are long
   if (phases != nullptr) phases->start(stream);
   begin_residual(n, rows.tokens, {.residual = residual}, context);
   angles_of(rows, n, context);

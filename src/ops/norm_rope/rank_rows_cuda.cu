@@ -110,6 +110,64 @@ __global__ void __launch_bounds__(kPeerThreads)
   out.sums[tile] = all;
 }
 
+constexpr int kReadThreads = 512;
+constexpr int kReadsEach = 4;  // requests of a thread in flight: 4 MiB of all, where the link holds 0.6
+
+// Between GPUs: what this thread block's rank wrote before is seen by who sees the flag.
+__device__ __forceinline__ void raise_peer_flag(std::uint32_t* flag, std::uint32_t v) {
+  __threadfence_system();
+  asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
+}
+__device__ __forceinline__ void await_peer_flag(const std::uint32_t* flag, std::uint32_t v, const std::int32_t* stop) {
+  PeerAccess access{stop};
+  std::uint32_t seen;
+  do asm volatile("ld.acquire.sys.global.b32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+  while (seen != v && !access.stopped());
+}
+
+__device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+__global__ void __launch_bounds__(kReadThreads)
+    read_peer_rows_kernel(const __grid_constant__ PeerRows peers, std::int64_t quads, float4* residual, float4* out) {
+  grid_dependency_wait();
+  const int other = 1 - peers.rank;
+  std::uint32_t epoch = 0;
+  if (threadIdx.x == 0) {
+    epoch = next_epoch(__ldcg(peers.epochs + blockIdx.x));
+    raise_peer_flag(peers.flags[other] + blockIdx.x, epoch);
+    await_peer_flag(peers.flags[peers.rank] + blockIdx.x, epoch, peers.stop);
+  }
+  __syncthreads();
+  const auto* first = reinterpret_cast<const float4*>(peers.of[0]);
+  const auto* second = reinterpret_cast<const float4*>(peers.of[1]);
+  constexpr std::int64_t kStride = std::int64_t{kPeerReaders} * kReadThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kReadThreads + threadIdx.x; i < quads; i += kStride * kReadsEach) {
+    float4 a[kReadsEach], b[kReadsEach];
+#pragma unroll
+    for (int k = 0; k < kReadsEach; ++k) {
+      const std::int64_t at = i + k * kStride;
+      if (at < quads) a[k] = __ldcg(first + at), b[k] = __ldcg(second + at);
+    }
+#pragma unroll
+    for (int k = 0; k < kReadsEach; ++k) {
+      const std::int64_t at = i + k * kStride;
+      if (at >= quads) continue;
+      const float4 sum = sum_of(a[k], b[k]);
+      if (residual != nullptr)
+        residual[at] = sum_of(residual[at], sum);
+      else
+        out[at] = sum;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  raise_peer_flag(peers.flags[other] + kPeerReaders + blockIdx.x, epoch);
+  await_peer_flag(peers.flags[peers.rank] + kPeerReaders + blockIdx.x, epoch, peers.stop);
+  peers.epochs[blockIdx.x] = epoch;
+}
+
 void launch_peer_rows(const PeerBuffers& peers, int ranks, const float* rows, dim3 grid, std::int64_t quads, float* to,
                       const EmbedOutput& out, const CudaContext& context) {
   const auto run = [&](auto kernel) {
@@ -152,6 +210,12 @@ void sum_over_peers_cuda(const PeerBuffers& peers, int ranks, const float* mine,
                          const CudaContext& context) {
   launch_peer_rows(peers, ranks, mine, dim3(static_cast<unsigned>((n + kPeerTile - 1) / kPeerTile)), n / 4, out, {},
                    context);
+}
+
+void read_peer_rows_cuda(const PeerRows& peers, float* residual, float* out, std::int64_t n,
+                         const CudaContext& context) {
+  launch(context, "read_peer_rows", read_peer_rows_kernel, dim3(kPeerReaders), dim3(kReadThreads), 0, peers, n / 4,
+         reinterpret_cast<float4*>(residual), reinterpret_cast<float4*>(out));
 }
 
 void join_vocabulary_cuda(const float* parts, std::int32_t n, std::int32_t part, std::int32_t vocab, float* logits,

@@ -32,6 +32,14 @@ std::int32_t peer_row_parts(std::int32_t hidden);
 void sum_over_peers_cuda(const PeerBuffers& peers, int ranks, const float* mine, float* out, std::int64_t n,
                          const CudaContext& context);
 
+// residual [n] f32 += the sum of the first n elements of both ranks (peers.of), in their order; without a residual out [n] is
+// the sum. For many rows: each reads the other's memory at the speed of the link.
+//
+// Requires  two ranks; n a multiple of 4, of which both have as many. Both make the same calls.
+// Async     as above.
+void read_peer_rows_cuda(const PeerRows& peers, float* residual, float* out, std::int64_t n,
+                         const CudaContext& context);
+
 // logits [n, vocab] f32 from parts [ranks, n, part] f32: columns [r * part, (r + 1) * part) are those of rank r, as far
 // as they are below vocab.
 void join_vocabulary_cuda(const float* parts, std::int32_t n, std::int32_t part, std::int32_t vocab, float* logits,

@@ -108,11 +108,17 @@ std::unique_ptr<DeviceCollective> by_host(Collective& ranks, const Model& model,
       ranks, CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), ranks.size()));
 }
 
-// Sums by a kernel that writes to the other process's memory, all else by the host. Few bytes: prompts of 256 rows do not
-// fit. Processes of one GPU take turns of some ms, while the others wait.
+// Prompts of 256 rows do not fit in packets: two ranks read each other's.
+PeerLimits limits_of(const Model& model, const Case& c) {
+  return {.packets = std::size_t{64} << 10,
+          .rows = CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), 2)};
+}
+
+// Sums by kernels that access the other process's memory, all else by the host. Processes of one GPU take turns of some
+// ms, while the others wait.
 std::unique_ptr<DeviceCollective> by_peers(Collective& ranks, const Model& model, const Case& c) {
   std::string why_not;
-  auto collective = peer_device_collective(by_host(ranks, model, c), std::size_t{64} << 10, why_not, 5);
+  auto collective = peer_device_collective(by_host(ranks, model, c), limits_of(model, c), why_not, 5);
   std::fprintf(stderr, "sums: %s%s\n", collective->form().data(), why_not.empty() ? "" : (", " + why_not).c_str());
   if (!why_not.empty()) fail(ErrorKind::kDevice, "no peers: {}", why_not);
   return collective;
@@ -120,9 +126,9 @@ std::unique_ptr<DeviceCollective> by_peers(Collective& ranks, const Model& model
 std::unique_ptr<DeviceCollective> by_nccl(Collective& ranks, const Model&, const Case&) {
   return nccl_device_collective(ranks);
 }
-std::unique_ptr<DeviceCollective> by_nccl_and_peers(Collective& ranks, const Model&, const Case&) {
+std::unique_ptr<DeviceCollective> by_nccl_and_peers(Collective& ranks, const Model& model, const Case& c) {
   std::string why_not;
-  auto collective = peer_device_collective(nccl_device_collective(ranks), std::size_t{64} << 10, why_not);
+  auto collective = peer_device_collective(nccl_device_collective(ranks), limits_of(model, c), why_not);
   if (!why_not.empty()) std::fprintf(stderr, "no peers: %s\n", why_not.c_str());
   return collective;
 }
@@ -292,7 +298,7 @@ int compare_sums(Collective& ranks) {
   constexpr std::size_t kBytes = std::size_t{1} << 18;
   std::string why_not;
   const auto host = host_device_collective(ranks, kBytes);
-  const auto peers = peer_device_collective(host_device_collective(ranks, kBytes), kBytes, why_not);
+  const auto peers = peer_device_collective(host_device_collective(ranks, kBytes), {.packets = kBytes}, why_not);
   if (!why_not.empty()) return kWrong;
   int code = kRight;
   for (const std::int32_t hidden : {4, 508, 512, 516, 2560})
@@ -318,6 +324,47 @@ TEST(CudaRanks, SumsOverPeersHaveTheBitsOfSumsInOrder) {
     if (no_device(codes)) GTEST_SKIP() << "no GPU";
     EXPECT_THAT(codes, Each(kRight)) << size;
   }
+}
+
+// Rows that two ranks read from each other: the bits of p0 + p1 + residual, call after call.
+TEST(CudaRanks, RowsReadFromTheOtherRank) {
+  const std::vector<int> codes = in_children(2, [](Collective& ranks) {
+    if (device_count() == 0) return kNoDevice;
+    use_device(0);
+    const Stream stream = Stream::make();
+    constexpr std::size_t kMost = 700000;
+    std::string why_not;
+    const auto peers =
+        peer_device_collective(host_device_collective(ranks, kMost * 4), {.packets = 1, .rows = kMost * 4}, why_not);
+    if (!why_not.empty()) return kWrong;
+    const auto value = [](int rank, std::size_t i, int call) {
+      return static_cast<float>((i * 7 + static_cast<std::size_t>(call)) % 1000) * 0.37f + static_cast<float>(rank);
+    };
+    int code = kRight;
+    for (const std::size_t n : {std::size_t{4}, std::size_t{2052}, std::size_t{65536}, kMost}) {
+      const DeviceBuffer residual(n * 4, "residual");
+      set_bytes(residual.data(), 0, residual.size(), stream);
+      std::vector<float> mine(n), expected(n), got(n);
+      peers->begin_step();
+      for (int call = 0; call < 4; ++call) {
+        for (std::size_t i = 0; i < n; ++i) {
+          mine[i] = value(ranks.rank(), i, call);
+          expected[i] += value(0, i, call) + value(1, i, call);
+        }
+        copy_bytes(peers->own_rows(), mine.data(), n * 4, stream);
+        stream.synchronize();  // `mine` is written again
+        peers->add_rows(peers->own_rows(), 1, static_cast<std::int32_t>(n), {.residual = residual.as<float>()},
+                        {.stream = stream.get(), .order = LaunchOrder::kOverlapped});
+      }
+      copy_bytes(got.data(), residual.data(), n * 4, stream);
+      stream.synchronize();
+      peers->end_step();
+      if (got != expected || !peers->adds_in_one(1, static_cast<std::int32_t>(n))) code = kWrong;
+    }
+    return code;
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
 }
 
 TEST(CudaRanks, OneRankByNccl) {

@@ -74,21 +74,30 @@ class PeerDeviceCollective final : public DeviceCollective {
   Collective& ranks() const override { return rest_->ranks(); }
   std::string_view form() const override { return "peers"; }
   void all_reduce(const float* mine, float* out, std::size_t n, const CudaContext& context) override {
-    if (n % 4 != 0 || n > std::size_t{kPeerTile} * static_cast<std::size_t>(memory_->buffers().tiles))
-      return rest_->all_reduce(mine, out, n, context);
-    sum_over_peers_cuda(memory_->buffers(), memory_->ranks(), mine, out, static_cast<std::int64_t>(n), context);
+    const auto elements = static_cast<std::int64_t>(n);
+    if (n % 4 == 0 && n <= std::size_t{kPeerTile} * static_cast<std::size_t>(memory_->buffers().tiles))
+      sum_over_peers_cuda(memory_->buffers(), memory_->ranks(), mine, out, elements, context);
+    else if (n % 4 == 0 && mine == own_rows() && n * sizeof(float) <= memory_->rows_bytes())
+      read_peer_rows_cuda(memory_->rows(), nullptr, out, elements, context);
+    else
+      rest_->all_reduce(mine, out, n, context);
   }
   void add_rows(float* rows, std::int32_t n, std::int32_t hidden, const EmbedOutput& out,
                 const CudaContext& context) override {
-    if (!adds_in_one(n, hidden)) return rest_->add_rows(rows, n, hidden, out, context);
-    add_peer_rows_cuda(memory_->buffers(), memory_->ranks(), rows, n, hidden, out, context);
+    if (by_packets(n, hidden))
+      add_peer_rows_cuda(memory_->buffers(), memory_->ranks(), rows, n, hidden, out, context);
+    else if (out.x_next == nullptr && rows == own_rows() && by_reading(n, hidden))
+      read_peer_rows_cuda(memory_->rows(), out.residual, nullptr, std::int64_t{n} * hidden, context);
+    else
+      rest_->add_rows(rows, n, hidden, out, context);
   }
   std::int32_t row_parts(std::int32_t n, std::int32_t hidden) const override {
-    return adds_in_one(n, hidden) ? peer_row_parts(hidden) : rest_->row_parts(n, hidden);
+    return by_packets(n, hidden) ? peer_row_parts(hidden) : rest_->row_parts(n, hidden);
   }
   bool adds_in_one(std::int32_t n, std::int32_t hidden) const override {
-    return hidden % 4 == 0 && std::int64_t{n} * peer_row_parts(hidden) <= memory_->buffers().tiles;
+    return by_packets(n, hidden) || by_reading(n, hidden);
   }
+  float* own_rows() const override { return memory_->rows_bytes() > 0 ? memory_->own_rows() : nullptr; }
   void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) override {
     rest_->all_gather(part, out, n, context);
   }
@@ -108,6 +117,13 @@ class PeerDeviceCollective final : public DeviceCollective {
   }
 
  private:
+  bool by_packets(std::int32_t n, std::int32_t hidden) const {
+    return hidden % 4 == 0 && std::int64_t{n} * peer_row_parts(hidden) <= memory_->buffers().tiles;
+  }
+  bool by_reading(std::int32_t n, std::int32_t hidden) const {
+    return hidden % 4 == 0 &&
+           static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden) * sizeof(float) <= memory_->rows_bytes();
+  }
   void stop(const std::string& why) {
     rest_->ranks().abort(why);
     memory_->stop();
@@ -237,14 +253,16 @@ std::unique_ptr<DeviceCollective> host_device_collective(Collective& ranks, std:
 std::unique_ptr<DeviceCollective> make_device_collective(Collective& ranks, std::size_t most_bytes) {
   if (std::getenv("MNEME_RANKS_SHARE_GPU") != nullptr) return host_device_collective(ranks, most_bytes);
   std::string why_not;
-  return peer_device_collective(nccl_device_collective(ranks), kMostPeerBytes, why_not);
+  return peer_device_collective(nccl_device_collective(ranks), {.rows = most_bytes}, why_not);
 }
-std::unique_ptr<DeviceCollective> peer_device_collective(std::unique_ptr<DeviceCollective> rest, std::size_t most_bytes,
-                                                         std::string& why_not, double step_seconds) {
+std::unique_ptr<DeviceCollective> peer_device_collective(std::unique_ptr<DeviceCollective> rest,
+                                                         const PeerLimits& limits, std::string& why_not,
+                                                         double step_seconds) {
   Collective& ranks = rest->ranks();
   const auto others = static_cast<std::size_t>(std::max(ranks.size() - 1, 1));
-  const auto tiles = static_cast<std::int32_t>(most_bytes / others / (kPeerTile * sizeof(float)));
-  std::unique_ptr<PeerMemory> memory = PeerMemory::open(ranks, tiles, why_not);
+  const auto tiles = static_cast<std::int32_t>(limits.packets / others / (kPeerTile * sizeof(float)));
+  std::unique_ptr<PeerMemory> memory =
+      PeerMemory::open(ranks, {.tiles = std::max(tiles, 1), .rows_bytes = limits.rows}, why_not);
   if (memory == nullptr) return rest;
   return std::make_unique<PeerDeviceCollective>(std::move(rest), std::move(memory), step_seconds);
 }

@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::size_t kAllocation = std::size_t{2} << 20;  // smaller ones share what a handle shows others
 
+constexpr std::size_t kFlagBytes = std::size_t{2} * kPeerReaders * sizeof(std::uint32_t);
+static_assert(kFlagBytes % 256 == 0 && kPeerPackets * sizeof(PeerPacket) % 256 == 0, "rows are aligned");
+
 // What a rank tells the others. Bytes, all of them set: it goes through Collective::all_gather.
 struct Offer {
   cudaIpcMemHandle_t handle;
@@ -47,18 +50,34 @@ bool all_agree(Collective& ranks, bool mine) {
 
 }  // namespace
 
-PeerMemory::PeerMemory(int rank, int ranks, std::int32_t tiles) : ranks_(ranks), stop_(sizeof(std::int32_t)) {
-  const auto bytes = static_cast<std::size_t>(peer_packets(ranks, tiles)) * sizeof(PeerPacket);
-  packets_ = DeviceBuffer((bytes + kAllocation - 1) / kAllocation * kAllocation, "memory that other ranks write to");
-  epochs_ = DeviceBuffer(static_cast<std::size_t>(tiles) * sizeof(std::uint32_t), "epochs of sums over ranks");
+PeerMemory::PeerMemory(int rank, int ranks, const PeerRoom& room)
+    : ranks_(ranks),
+      packet_bytes_(static_cast<std::size_t>(peer_packets(ranks, room.tiles)) * sizeof(PeerPacket)),
+      rows_bytes_(ranks == 2 ? room.rows_bytes : 0),
+      stop_(sizeof(std::int32_t)) {
+  const std::size_t bytes = packet_bytes_ + kFlagBytes + rows_bytes_;
+  shown_ = DeviceBuffer((bytes + kAllocation - 1) / kAllocation * kAllocation, "memory that other ranks access");
+  epochs_ = DeviceBuffer(static_cast<std::size_t>(room.tiles + kPeerReaders) * sizeof(std::uint32_t),
+                         "epochs of sums over ranks");
   *stop_.as<std::int32_t>() = 0;
-  cuda_check(cudaMemset(packets_.data(), 0, packets_.size()), "clearing what other ranks write to");
+  cuda_check(cudaMemset(shown_.data(), 0, packet_bytes_ + kFlagBytes), "clearing what other ranks write to");
   cuda_check(cudaMemset(epochs_.data(), 0, epochs_.size()), "clearing epochs");
   cuda_check(cudaDeviceSynchronize(), "clearing what other ranks write to");
-  buffers_.of[rank] = packets_.as<PeerPacket>();
   buffers_.epochs = epochs_.as<std::uint32_t>();
-  buffers_.stop = reinterpret_cast<const std::int32_t*>(stop_.device_data());
-  buffers_.rank = rank, buffers_.tiles = tiles;
+  rows_.epochs = buffers_.epochs + room.tiles;
+  buffers_.stop = rows_.stop = reinterpret_cast<const std::int32_t*>(stop_.device_data());
+  buffers_.rank = rows_.rank = rank;
+  buffers_.tiles = room.tiles;
+  own_rows_ = reinterpret_cast<float*>(shown_.data() + packet_bytes_ + kFlagBytes);
+  take(rank, shown_.data());
+}
+
+// The memory of rank `rank`, where this one sees it.
+void PeerMemory::take(int rank, std::byte* memory) {
+  buffers_.of[rank] = reinterpret_cast<PeerPacket*>(memory);
+  if (ranks_ != 2) return;
+  rows_.flags[rank] = reinterpret_cast<std::uint32_t*>(memory + packet_bytes_);
+  rows_.of[rank] = reinterpret_cast<float*>(memory + packet_bytes_ + kFlagBytes);
 }
 
 PeerMemory::~PeerMemory() {
@@ -66,12 +85,12 @@ PeerMemory::~PeerMemory() {
   static_cast<void>(cudaGetLastError());
 }
 
-std::unique_ptr<PeerMemory> PeerMemory::open(Collective& ranks, std::int32_t tiles, std::string& why_not) {
+std::unique_ptr<PeerMemory> PeerMemory::open(Collective& ranks, const PeerRoom& room, std::string& why_not) {
   const int n = ranks.size();
   why_not = fmt::format("{} ranks: expected 2, 4 or 8", n);
   if (n != 2 && n != 4 && n != 8) return nullptr;
-  std::unique_ptr<PeerMemory> memory(new PeerMemory(ranks.rank(), n, tiles));
-  const Offer mine = offer_of(memory->packets_.data());
+  std::unique_ptr<PeerMemory> memory(new PeerMemory(ranks.rank(), n, room));
+  const Offer mine = offer_of(memory->shown_.data());
   std::vector<Offer> all(static_cast<std::size_t>(n));
   ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   why_not = "the ranks' memory cannot be shown to other processes";
@@ -87,7 +106,7 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Collective& ranks, std::int32_t til
     static_cast<void>(cudaGetLastError());
     if (!mapped) break;
     memory->mapped_.push_back(there);
-    memory->buffers_.of[r] = static_cast<PeerPacket*>(there);
+    memory->take(r, static_cast<std::byte*>(there));
   }
   why_not = "the GPUs do not access each other's memory";
   if (!all_agree(ranks, mapped)) return nullptr;
@@ -97,18 +116,23 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Collective& ranks, std::int32_t til
   return memory;
 }
 
-// A sum over every tile, of what the ranks can check.
+// A sum over every tile, then one of rows, of what the ranks can check.
 bool PeerMemory::works() {
   using Clock = std::chrono::steady_clock;
   const auto n = static_cast<std::size_t>(buffers_.tiles) * kPeerTile;
-  std::vector<float> values(n);
-  for (std::size_t i = 0; i < n; ++i)
+  const std::size_t n_rows = std::min(rows_bytes_ / sizeof(float) / 4 * 4, n);
+  std::vector<float> values(n + n_rows);
+  for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>((i % 1021) * 8 + static_cast<std::size_t>(buffers_.rank));
   const Stream stream = Stream::make();
-  const DeviceBuffer device(n * sizeof(float), "values of a first sum");
+  const DeviceBuffer device(values.size() * sizeof(float), "values of a first sum");
   copy_bytes(device.data(), values.data(), device.size(), stream);
-  sum_over_peers_cuda(buffers_, ranks_, device.as<float>(), device.as<float>(), static_cast<std::int64_t>(n),
-                      {.stream = stream.get()});
+  auto* const first = device.as<float>();
+  sum_over_peers_cuda(buffers_, ranks_, first, first, static_cast<std::int64_t>(n), {.stream = stream.get()});
+  if (n_rows > 0) {
+    copy_bytes(own_rows_, first + n, n_rows * sizeof(float), stream);
+    read_peer_rows_cuda(rows_, nullptr, first + n, static_cast<std::int64_t>(n_rows), {.stream = stream.get()});
+  }
   const Event done = Event::make();
   done.record(stream);
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
@@ -119,12 +143,11 @@ bool PeerMemory::works() {
   copy_bytes(values.data(), device.data(), device.size(), stream);
   stream.synchronize();
   const bool in_time = *stop_.as<std::int32_t>() == 0;
-  const auto expected = [this](std::size_t i) {
-    return static_cast<float>(static_cast<std::size_t>(ranks_) * (i % 1021) * 8) +
-           static_cast<float>(ranks_ * (ranks_ - 1)) / 2;
-  };
-  for (std::size_t i = 0; i < n; ++i)
-    if (!(values[i] == expected(i))) return false;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto expected = static_cast<float>(static_cast<std::size_t>(ranks_) * (i % 1021) * 8) +
+                          static_cast<float>(ranks_ * (ranks_ - 1)) / 2;
+    if (!(values[i] == expected)) return false;
+  }
   return in_time;
 }
 
