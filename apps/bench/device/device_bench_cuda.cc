@@ -439,6 +439,6 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                         .select = &measure_select_cuda,
                         .gemm = &measure_gemm_cuda,
                         .rates = &measure_device_cuda,
-                        .all_reduce = &measure_all_reduce_cuda});
+                        .all_reduces = &measure_all_reduces_cuda});
 
 }  // namespace mneme

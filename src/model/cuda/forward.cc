@@ -131,6 +131,8 @@ struct CudaForward::Impl {
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
   bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
+  // The last of many ranks may have no rows of a small vocabulary.
+  bool has_head() const { return is_last_stage() && weights.head().n_out > 0; }
   bool is_first_stage() const { return stages == nullptr || stages->ranks().rank() == 0; }
   void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
   void hand_rows_on(std::int32_t n);
@@ -389,7 +391,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
   if (stages != nullptr) hand_rows_on(n);
-  if (is_last_stage())
+  if (has_head())
     skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n),
                      {.y = ranks == nullptr ? logits : rank_logits, .stride = vocab_part}, workspace, context);
   lap(StepPhase::kGemm);
@@ -477,7 +479,7 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
                 static_cast<float>(config.rms_eps), normed, context);
   const bool bf16 = !is_quantised(weights.head().dtype);
   const std::int32_t most = bf16 ? few_rows : kSkinnyRows;
-  for (std::int32_t first = 0; first < n && is_last_stage(); first += most) {
+  for (std::int32_t first = 0; first < n && has_head(); first += most) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
     float* y =
