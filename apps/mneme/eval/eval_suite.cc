@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/eval/runs/long_table.h"
 #include "apps/eval/runs/run_file.h"
 #include "apps/eval/runs/suite_prompt.h"
 #include "apps/eval/runs/suite_runner.h"
