@@ -47,8 +47,9 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
   const CpuContext context{.pool = threads.get(),
                            .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   const KvShape kv_shape = kv_shape_of(checkpoint->config(), kv_dtype_of(options));
-  // One context, and for each question that runs beside it pages of its own.
-  options.kv_memory_bytes = kv_shape.bytes_per_token() * (options.context + std::int64_t{options.max_sequences} * 1024);
+  // The contexts, and for each question that runs beside them pages of its own.
+  options.kv_memory_bytes = kv_shape.bytes_per_token() * (std::int64_t{options.context} * o.contexts_at_once +
+                                                          std::int64_t{options.max_sequences} * 1024);
   std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context);
   return std::make_unique<Engine>(std::move(model), options, std::move(threads));
 }
