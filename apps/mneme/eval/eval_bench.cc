@@ -45,8 +45,9 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
     options.context = o.context_of_model ? checkpoint->config().max_context
                                          : std::min(checkpoint->config().max_context, longest + 2048);
   const KvShape kv_shape = kv_shape_of(checkpoint->config(), kv_dtype_of(options));
-  // One context, and for each question that runs beside it pages of its own.
-  options.kv_memory_bytes = kv_shape.bytes_per_token() * (options.context + std::int64_t{options.max_sequences} * 1024);
+  // The contexts, and for each question that runs beside them pages of its own.
+  options.kv_memory_bytes = kv_shape.bytes_per_token() * (std::int64_t{options.context} * o.contexts_at_once +
+                                                          std::int64_t{options.max_sequences} * 1024);
   if (RankGroup::current() != nullptr)
     return std::move(start_model(std::move(checkpoint), nullptr, options, {}).engine);
   auto threads =
