@@ -37,6 +37,12 @@ std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
                     stage.index);
 }
 
+// A head has no more directions than channels: a sketch of more is one of them all, so that a default serves small heads.
+void fit_to_head(const MethodShape& shape, Recipe& recipe) {
+  if (!recipe.decode || shape.head_dim < 1) return;
+  if (auto* sketch = std::get_if<Sketch>(&recipe.decode->index)) sketch->rank = std::min(sketch->rank, shape.head_dim);
+}
+
 PoolPlan make_pool(Pool pool) {
   switch (pool) {
     case Pool::kNone:
@@ -205,7 +211,7 @@ AttentionShape MethodShape::attention() const {
 double Plan::index_bytes_per_token() const {
   if (layer_selection) return ratio(layer_selection->entry_bytes(shape), shape.n_kv_heads * rules.unit_tokens);
   if (index == nullptr) return 0;
-  const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
+  const auto entry = real(index->entry_bytes(shape.attention()));
   if (!lists) return entry / index->entry_tokens();
   // An entry and a size per unit, a position per token.
   return (entry + sizeof(std::int32_t)) / lists->clusters.tokens + sizeof(std::int32_t);
@@ -261,7 +267,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   if (std::holds_alternative<TokenUnit>(stage.units.prompt) &&
       (std::holds_alternative<Box>(stage.index) || std::holds_alternative<Centroid>(stage.index)))
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
-  check_summaries(r, shape, reasons);
+  check_summaries(r, reasons);
   check_domain(r, reasons);
   check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
@@ -277,6 +283,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   auto plan = std::make_shared<Plan>();
   plan->recipe = recipe;
   plan->shape = shape;
+  fit_to_head(shape, plan->recipe);
   plan->everything = recipe.attend != Attend::kRegions;
   plan->dense.assign(shape.n_layers, false);
   if (recipe.attend == Attend::kEverything) return plan;
@@ -284,7 +291,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   for (std::int32_t layer = 0; layer < size32(shape.windowed); ++layer)
     if (shape.windowed[layer]) plan->dense[layer] = true;
   if (recipe.decode) {
-    const DecodeStage& stage = *recipe.decode;
+    const DecodeStage& stage = *plan->recipe.decode;
     plan->index = make_index(stage);
     plan->pool = make_pool(stage.pool);
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;

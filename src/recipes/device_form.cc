@@ -57,6 +57,11 @@ bool covers_sketches(const Plan& plan) {
          std::holds_alternative<EveryStep>(stage_of(plan).schedule);
 }
 
+bool covers_sketch_pages(const Plan& plan) {
+  return stage_of(plan).units == Units(PageUnit{kPageTokens}) && std::holds_alternative<Sketch>(stage_of(plan).index) &&
+         plan.shape.group() <= 8;
+}
+
 bool summarises(const Plan& plan) {
   const Index& index = stage_of(plan).index;
   return std::holds_alternative<CentroidSet>(index) || std::holds_alternative<Sketch>(index) ||
@@ -78,6 +83,8 @@ constexpr FusedSelection kFusedSelections[] = {
     {"pages of any other size by min-max boxes", "page_select_cuda.cu", &covers_small_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
     {"tokens by sketches; every step, up to eight query heads a KV head", "sketch_scan_cuda.cu", &covers_sketches},
+    {"pages of 32 by sketches; any softmax and gate, up to eight query heads a KV head", "sketch_pages_cuda.cu",
+     &covers_sketch_pages, true},
     {"clusters and segments by their centroids", "list_select_cuda.cu",
      [](const Plan& plan) { return plan.lists.has_value(); }},
     {"a layer's pages of 32 by every key, pre-RoPE", "layer_select_cuda.cu",
@@ -134,11 +141,11 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
   if (unfused || !has_fused_head_dim(plan)) return DeviceForm::kUnfused;
-  if (!takes_the_best(plan) || weighs_attention(plan) || !pools_scores(plan) ||
-      stage_of(plan).probe != Probe::kCurrentQuery)
+  if (!takes_the_best(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
-  const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),
-                                 [&](const FusedSelection& f) { return f.covers(plan); });
+  const bool fused = std::any_of(
+      std::begin(kFusedSelections), std::end(kFusedSelections),
+      [&](const FusedSelection& f) { return f.covers(plan) && (f.weighs_attention || !weighs_attention(plan)); });
   return fused ? DeviceForm::kFused : DeviceForm::kUnfused;
 }
 

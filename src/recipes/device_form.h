@@ -26,6 +26,7 @@ inline constexpr std::int32_t kDevicePageTokens = 64;
 struct FusedSelection {
   std::string_view what, kernel;
   bool (*covers)(const Plan& plan);  // beside head sizes and a pool of scores
+  bool weighs_attention = false;     // takes softmaxes over sinks and window too (domain=attention, eps_of=attended)
 };
 std::span<const FusedSelection> fused_selections();
 

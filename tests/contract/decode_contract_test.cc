@@ -84,7 +84,7 @@ constexpr Method kMethods[] = {
 
 // Blocks beyond the seed papers', with two sizes of group.
 constexpr Method kMoreMethods[] = {
-    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:8,dense=1"},
+    {"mneme", "unit=page:8,sink=8,recent=16,dense=1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=centroids:2,domain=attention,eps=0.1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,schedule=every_step,domain=candidates,pool=maxQK"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=moments,gate=cosine,domain=candidates,pool=meanQ"},

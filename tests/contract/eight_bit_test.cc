@@ -233,7 +233,7 @@ constexpr Named kMethods[] = {
     {"louiskv", "unit=cluster:4,index=box,sink=4,recent=24,segment=4-16,schedule=every_step"},
     {"clusterkv", "unit=cluster:4,block=64,sink=4,recent=24,segment=12-12,answer=clusters,dense=none"},
     {"arkvale", "unit=page:8,sink=8,recent=16,dense=none"},
-    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:8,dense=1"},
+    {"mneme", "unit=page:8,sink=8,recent=16,dense=1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=moments,gate=cosine,domain=candidates,pool=meanQ"},
     {"mneme", "unit=token,sink=3,recent=0,index=sketch:6,schedule=every_step,domain=attention"},
     {"twilight", "dense=none"},

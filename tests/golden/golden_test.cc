@@ -13,7 +13,6 @@
 #include "src/methods/method_state.h"
 #include "src/model/shapes.h"
 #include "src/recipes/compile.h"
-#include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/formats/files.h"
 #include "tests/golden/golden_case.h"
@@ -112,9 +111,8 @@ TEST_P(Golden, PrefillFromGguf) {
 std::vector<float> decode_with(const std::string& name, std::int32_t budget, const Model& model, DType kv_dtype,
                                const GoldenCase& golden, const CpuContext& context) {
   const MethodShape shape = method_shape_of(model.config(), kv_dtype);
-  Recipe recipe =
+  const Recipe recipe =
       make_recipe(name, {.budget = budget, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
-  if (name == "mneme") apply_overrides("index=sketch:8", recipe);  // heads of the tiny models have 8 channels
   MethodState method(compile(recipe, shape));
   SequenceRunner runner(model, kv_dtype, context);
   SequenceCache cache(runner.pool);

@@ -1,9 +1,11 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "src/recipes/compile.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "src/selection/summary/sketch.h"
 #include "tests/error_message.h"
 
 namespace mneme {
@@ -73,6 +75,19 @@ TEST(Recipes, WhatDropsFollowsItsPaper) {
   EXPECT_EQ(compile(h, kShape)->observed_rows(), Plan::kAllRows);
   EXPECT_EQ(override_value(make_recipe("tova", {}), "scope"), "layer");
   EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->observed_rows(), 0);
+}
+
+// A default of 16 directions was refused for heads of 8 channels.
+TEST(Recipes, SketchesHaveNoMoreDirectionsThanAHeadHasChannels) {
+  for (const auto& [head_dim, rank] : {std::pair{8, 8}, std::pair{15, 15}, std::pair{16, 16}, std::pair{64, 16}}) {
+    MethodShape shape = kShape;
+    shape.head_dim = head_dim;
+    const Recipe recipe = make_recipe("mneme", {});
+    const auto plan = compile(recipe, shape);
+    EXPECT_EQ(override_value(plan->recipe, "index"), fmt::format("sketch:{}", rank));
+    EXPECT_EQ(override_value(recipe, "index"), "sketch:16");
+    EXPECT_EQ(plan->index->entry_bytes(shape.attention()), sketch_entry_bytes(head_dim, 32, rank));
+  }
 }
 
 // FIER's index under FreeKV's schedule.

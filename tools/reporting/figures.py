@@ -188,6 +188,8 @@ def answers_by_bytes(length):
     return draw
 
 
+PAPER = ("<style>svg{fill:#1f2328}.paper{fill:#fff}@media(prefers-color-scheme:dark){svg{fill:#e6edf3}.paper{fill:#0d1117}}"
+         '</style>\n<rect class="paper" width="100%" height="100%"/>\n')
 PHASES = ["#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2", "#b8860b", "#59636e", "#d1478c"]
 
 
@@ -213,7 +215,7 @@ def latency():
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" width="820" height="{height}" role="img" '
             'aria-labelledby="t d" font-family="system-ui,sans-serif" font-size="16">\n'
             f'<title id="t">A decode step by phase</title>\n<desc id="d">{said}</desc>\n'
-            '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(out) + "\n</svg>\n")
+            + PAPER + "\n".join(out) + "\n</svg>\n")
 
 
 FIGURES = {"latency.svg": latency, **{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},

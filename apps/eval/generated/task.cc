@@ -308,7 +308,7 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
                    std::int64_t number, const TokenCounter& counter) {
   // The same draws at every trial length, so that only the amount of prose changes: about four characters a token, then
   // corrected.
-  double chars = static_cast<double>(tokens) * 4.0;
+  double chars = real(tokens) * 4.0;
   Sample best;
   std::int64_t best_tokens = -1;
   for (int trial = 0; trial < 8; ++trial) {
@@ -322,7 +322,7 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
       best = std::move(sample);
     }
     if (best_tokens >= tokens - tokens * 3 / 100) return best;
-    chars *= 0.985 * static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(n, 1));
+    chars *= 0.985 * real(tokens) / real(std::max<std::int64_t>(n, 1));
   }
   if (best_tokens < 0)
     fail(ErrorKind::kOption, "the facts of task '{}' alone take more than {} tokens; ask for a longer context",

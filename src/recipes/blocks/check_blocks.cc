@@ -6,7 +6,7 @@
 
 namespace mneme {
 
-void check_summaries(const Recipe& r, const MethodShape& shape, std::vector<std::string>& reasons) {
+void check_summaries(const Recipe& r, std::vector<std::string>& reasons) {
   const DecodeStage& stage = *r.decode;
   const auto* set = std::get_if<CentroidSet>(&stage.index);
   const auto* sketch = std::get_if<Sketch>(&stage.index);
@@ -22,8 +22,6 @@ void check_summaries(const Recipe& r, const MethodShape& shape, std::vector<std:
   if (set != nullptr && set->k > page)
     reasons.push_back(fmt::format("{} centroids of a page of {} tokens", set->k, page));
   if (sketch != nullptr && page % 8 != 0) reasons.push_back("index=sketch:R is of pages of a multiple of 8 tokens");
-  if (sketch != nullptr && shape.head_dim > 0 && sketch->rank > shape.head_dim)
-    reasons.push_back(fmt::format("a sketch of {} coefficients of keys of {}", sketch->rank, shape.head_dim));
 }
 
 void check_domain(const Recipe& r, std::vector<std::string>& reasons) {

@@ -9,7 +9,7 @@
 namespace mneme {
 
 // index=centroids:K, sketch:R and moments.
-void check_summaries(const Recipe& recipe, const MethodShape& shape, std::vector<std::string>& reasons);
+void check_summaries(const Recipe& recipe, std::vector<std::string>& reasons);
 // domain=attention.
 void check_domain(const Recipe& recipe, std::vector<std::string>& reasons);
 

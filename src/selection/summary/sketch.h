@@ -16,7 +16,8 @@
 //
 // NaN       a key that is not finite makes its page's scores NaN.
 // Ties      equal tokens of equal entries score equal, bit for bit, at any index.
-// Requires  pages of a multiple of 8 tokens, at most 128; r from 1 to 32, at most D.
+// Requires  pages of a multiple of 8 tokens, at most 128; r from 1 to 32, at most D (compile() takes D where a recipe has
+//           more).
 #pragma once
 
 #include "src/selection/summary/centroids.h"

@@ -249,8 +249,7 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p, int n
   } else if (item.rules.whole_attention != 0) {
     auto* q = reinterpret_cast<float*>(shared);
     load_queries(p, item, q);
-    p.s.f16 ? fixed_terms<__half>(p, item, q, block + n_fixed)
-            : fixed_terms<__nv_bfloat16>(p, item, q, block + n_fixed);
+    fixed_terms_of(p, item, q, block + n_fixed);
   }
 }
 

@@ -61,11 +61,19 @@ __device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, cons
   }
   __syncthreads();
   if (tid >= item.n_scored) return;
-  float spread = 0, base = 0;
+  float spread = 0;
 #pragma unroll
   for (int w = 0; w < kScoreWarps; ++w) spread += of_warps[w][tid];
-  for (int i = rows.first; i < rows.stop; ++i) base = fmaf(q[tid * d + i], f.mean[i], base);
-  item.terms[tid].spread[part] = spread, item.terms[tid].base[part] = base;
+  item.terms[tid].spread[part] = spread;
+}
+
+// q . mean of the head whose number the part is; nothing of the others.
+__device__ inline void base_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
+  static_assert(kTermParts == kMaxSlotGroup);
+  const int g = static_cast<int>(threadIdx.x) - (kScoreThreads - kWarp), d = p.s.head_dim;  // the last warp
+  if (g < 0) return;
+  const float base = part < item.n_scored ? warp_dot(q + part * d, f.mean, d) : 0.0f;
+  if (g < item.n_scored) item.terms[g].base[part] = g == part ? base : 0.0f;
 }
 
 __device__ inline void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
@@ -89,6 +97,17 @@ __device__ inline const std::byte* fixed_token(const UnfusedArgs& p, const Item&
   return resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored);
 }
 
+// Sinks and window, as one row of tokens: positions [0, sink) and from `window` on.
+struct FixedTokens {
+  int sink, window, n;
+  __device__ FixedTokens(const UnfusedArgs& p, const Item& item)
+      : sink(item.rules.sink), window(page_region(item.rules, item.length).window * p.s.unit_tokens) {
+    // The region of the next step may begin its window at a token that is yet to come.
+    n = sink + max(0, item.stored - window);
+  }
+  __device__ int position(int i) const { return i < sink ? i : window + i - sink; }
+};
+
 // Sums of exp(alpha q . k) over the part's tokens of sinks and window. Eight lanes take a token, 16 bytes at a time.
 template <typename T>
 __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float* q, int part) {
@@ -96,17 +115,15 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   constexpr int kAtOnce = kScoreThreads / kLanes;
   __shared__ float2 of_warps[kScoreWarps][kMaxSlotGroup];
   const int d = p.s.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, own = threadIdx.x % kLanes;
-  const int stored = item.length - (p.when == SelectWhen::kNext ? 1 : 0);
-  // The region of the next step may begin its window at a token that is yet to come.
-  const int sink = item.rules.sink, window = page_region(item.rules, item.length).window * p.s.unit_tokens;
-  const Part tokens(part, sink + max(0, stored - window));
+  const FixedTokens fixed(p, item);
+  const Part tokens(part, fixed.n);
   float max[kMaxSlotGroup], sum[kMaxSlotGroup];
 #pragma unroll
   for (int g = 0; g < kMaxSlotGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
   for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
-    const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
+    const int i = first + static_cast<int>(threadIdx.x) / kLanes;
     float dot[kMaxSlotGroup] = {};
-    const std::byte* key = i < tokens.stop ? fixed_token(p, item, position, stored) : nullptr;
+    const std::byte* key = i < tokens.stop ? fixed_token(p, item, fixed.position(i), item.stored) : nullptr;
     for (int c = own * kEach; c < d && key != nullptr; c += kLanes * kEach) {
       const uint4 words = KvRow<T>(key, d, p.s.codes).eight(c);
       const auto* values = reinterpret_cast<const ReadAs<T>*>(&words);
@@ -145,16 +162,65 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   item.terms[threadIdx.x].fixed[part] = {most, total};
 }
 
-// The part's terms of a KV head's queries. Called by a whole block.   q [n_scored][D]
-template <typename T>
-__device__ void head_terms(const UnfusedArgs& p, const Item& item, const float* q, int part) {
-  if (p.s.entries.frame_floats > 0) {
-    const Frame f = frame_of(p, item);
-    spread_terms(p, item, q, f, part);
-    if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f, part);
+// The same for keys of any type.
+__device__ __forceinline__ void fixed_terms_of(const UnfusedArgs& p, const Item& item, const float* q, int part) {
+  if (p.s.codes != KvCodes::kNone) {
+    fixed_terms<EightBit>(p, item, q, part);
+  } else if (p.s.f16) {
+    fixed_terms<__half>(p, item, q, part);
+  } else {
+    fixed_terms<__nv_bfloat16>(p, item, q, part);
   }
-  // Sets of centroids: the kernel that scores them does it meanwhile.
-  if (item.rules.whole_attention != 0 && p.s.entries.kind != EntryKind::kCentroidSet) fixed_terms<T>(p, item, q, part);
+}
+
+// The part's terms of a KV head's queries from its frame. Called by a whole block.   q [n_scored][D]
+__device__ inline void frame_terms(const UnfusedArgs& p, const Item& item, const float* q, int part) {
+  const Frame f = frame_of(p, item);
+  base_terms(p, item, q, f, part);
+  if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f, part);
+  spread_terms(p, item, q, f, part);
+}
+
+// Prefetches to L2, a line a thread; correct whatever may still be written there.
+__device__ __forceinline__ void prefetch_lines(const void* from, int bytes) {
+  constexpr int kLine = 128;
+  for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += static_cast<int>(blockDim.x) * kLine)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const std::byte*>(from) + i));
+}
+__device__ inline void prefetch_frame(const UnfusedArgs& p, const Item& item, int part) {
+  const Frame f = frame_of(p, item);
+  const int d = p.s.head_dim;
+  const Part rows(part, d);
+  prefetch_lines(f.covariance + rows.first * d, (rows.stop - rows.first) * d * 4);
+  if (part < item.n_scored) prefetch_lines(f.mean, d * 4);
+  if (p.s.entries.kind != EntryKind::kSketch) return;
+  const Part of_basis(part, p.s.entries.rank);
+  prefetch_lines(f.basis + of_basis.first * d, (of_basis.stop - of_basis.first) * d * 4);
+}
+__device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, int part) {
+  const FixedTokens fixed(p, item);
+  const Part tokens(part, fixed.n);
+  for (int i = tokens.first + static_cast<int>(threadIdx.x) / 2; i < tokens.stop; i += kScoreThreads / 2)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(fixed_token(p, item, fixed.position(i), item.stored) +
+                                                  threadIdx.x % 2 * (token_bytes(p.s) / 4)));
+}
+
+// Prefetches what parts [first, stop) of the terms read, of the frame or (fixed) of sinks and window, for a selection of
+// this step.
+__device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, bool fixed,
+                                               int first, int stop) {
+  if (!row.sparse || p.when != SelectWhen::kNow || row.rules.score != SlotScore::kEntries) return;
+  Item item;
+  item.rules = row.rules, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
+  item.length = item.stored = row.length, item.n_scored = p.group;
+  item.index = slot_index(p.s, p.slot_layer, row.seq_slot, item.kv_head);
+  for (int part = first; part < stop; ++part) {
+    if (!fixed) {
+      prefetch_frame(p, item, part);
+    } else if (row.rules.whole_attention != 0) {
+      prefetch_fixed(p, item, part);
+    }
+  }
 }
 
 // ---- spread.h

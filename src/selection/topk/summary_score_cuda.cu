@@ -1,6 +1,7 @@
 // Scores of summarised units (selection/summary) for the unfused selection. Two launches:
 //
-//   terms   kTermParts thread blocks a KV head: what its query heads add to every unit (HeadTerms)
+//   terms   kTermParts thread blocks a KV head for its frame, as many for sinks and window: what its query heads add to
+//           every unit (HeadTerms)
 //   score   a warp takes one entry of a sketch or of moments; sets of centroids are centroid_score_cuda.cu's
 #include "src/selection/topk/head_terms.cuh"
 
@@ -11,16 +12,30 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
 
+// Thread blocks of a KV head whose terms are of its frame; those behind them take sinks and window.
+__host__ __device__ int frame_blocks(const UnfusedArgs& p) {
+  return p.s.entries.frame_floats > 0 ? kTermParts : 0;
+}
+
+// What a part reads is prefetched while the kernel before runs: the queries are the last thing that a step knows.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   extern __shared__ __align__(16) float q[];
   launch_dependents();
-  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.x));
+  const int number = static_cast<int>(blockIdx.x), n_frame = frame_blocks(p);
+  const bool fixed = static_cast<int>(blockIdx.y) >= n_frame;
+  const int part = static_cast<int>(blockIdx.y) - (fixed ? n_frame : 0);
+  const RowOfSlots row = row_of(p, number);
+  prefetch_terms(p, row, number, fixed, part, part + 1);
   grid_dependency_wait();
   Item item;
-  if (!item_at(p, row, static_cast<int>(blockIdx.x), false, item)) return;
+  if (!item_at(p, row, number, false, item)) return;
   load_queries(p, item, q);
-  head_terms<T>(p, item, q, static_cast<int>(blockIdx.y));
+  if (!fixed) {
+    frame_terms(p, item, q, part);
+  } else if (item.rules.whole_attention != 0) {
+    fixed_terms<T>(p, item, q, part);
+  }
 }
 
 // ---- sketches and moments: a warp takes an entry
@@ -121,9 +136,13 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(UnfusedArgs p) {
 }  // namespace
 
 void compute_head_terms_cuda(const UnfusedArgs& a, const CudaContext& context) {
+  // Sets of centroids: the kernel that scores them takes sinks and window meanwhile.
+  const bool fixed = a.s.whole_attention && a.s.entries.kind != EntryKind::kCentroidSet;
+  const int parts = frame_blocks(a) + (fixed ? kTermParts : 0);
   with_kv_type(a.s, [&]<typename T>(T) {
-    launch(context, "head_terms", terms_kernel<T>, dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), kTermParts),
-           dim3(kThreads), static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+    launch(context, "head_terms", terms_kernel<T>,
+           dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), static_cast<unsigned>(parts)), dim3(kThreads),
+           static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
   });
 }
 

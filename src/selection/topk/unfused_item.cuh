@@ -144,4 +144,9 @@ void compute_head_terms_cuda(const cuda::UnfusedArgs& args, const CudaContext& c
 void score_summaries_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 void score_centroids_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 
+// Scores of pages of 32 by sketches, by tensor cores; and, where a cluster of thread blocks holds a KV head's scores, its
+// selection. Returns whether it has selected: if not, scores are in UnfusedArgs::scores.
+// Requires  heads of 64 or 128, at most eight query heads a KV head, no pooled queries (SlotQueryPool::kNone).
+bool select_sketches_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
+
 }  // namespace mneme

@@ -30,9 +30,9 @@ struct HeadSums {
   float fixed[kMaxGroup];  // over sinks and window
 };
 
-// One thread per query head.
+// One thread of the last warp per query head.
 __device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
-  const int g = threadIdx.x;
+  const int g = kScoreThreads - 1 - static_cast<int>(threadIdx.x);
   if (item.rules.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
 }
 
@@ -178,17 +178,17 @@ __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const S
 
 // Ranks a KV head whose blocks have scored their shares. Called by all blocks of the cluster.
 //   scores  of the block's share; keys  of all units, used in the first block; units  [max_listed]: its scratch
+//   s       has the block's parts of log-sum-exps (of_warps)
 template <int kMost>
 __device__ void rank_share(const UnfusedArgs& p, const Item& item, const ClusterArgs& c, const Share& at,
                            const float* scores, std::uint32_t* keys, std::int32_t* units, ClusterRank& s) {
   const int tid = threadIdx.x;
   if (tid == 0) s.ranker.least = ~0u, s.ranker.most = 0;
   const bool logs = pools_logs(item.rules.pool);
-  load_fixed(item, s.sums);
-  if (logs) sum_share(item, c, at, scores, s.of_warps);
   __syncthreads();
   if (logs) publish_sums(c, at.rank, s.of_warps, s.of_blocks);
   cluster_sync();
+  load_fixed(item, s.sums);  // blocks of the cluster may have computed their parts until here
   if (logs) merge_sums(c, s.of_blocks, s.sums.all);
   __syncthreads();
   if (logs && item.rules.whole_attention != 0 && tid < item.n_scored)

@@ -227,10 +227,12 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, blocks);
   const ClusterArgs cluster{item.n_scored, blocks, p.width};
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
+  const float* scores = item.scores + at.begin;
+  if (pools_logs(item.rules.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
   if (item.n_scored <= 4) {
-    rank_share<4>(p, item, cluster, at, item.scores + at.begin, keys, units, shared);
+    rank_share<4>(p, item, cluster, at, scores, keys, units, shared);
   } else {
-    rank_share<kMaxGroup>(p, item, cluster, at, item.scores + at.begin, keys, units, shared);
+    rank_share<kMaxGroup>(p, item, cluster, at, scores, keys, units, shared);
   }
 }
 
@@ -371,6 +373,10 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
       compute_head_terms_cuda(a, context);
       select_tokens_cuda({.rows = a.rows, .when = c.when, .scratch = c.token_scratch, .sketch_terms = a.terms}, s,
                          slot_layer, context);
+      continue;
+    }
+    if (c.sketch_pages) {
+      if (!select_sketches_cuda(a, context)) rank(a, context);
       continue;
     }
     run(a, c.pools_layers, context);

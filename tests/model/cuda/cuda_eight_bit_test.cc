@@ -61,7 +61,8 @@ TEST_F(CudaEightBitTest, MethodsSelectAsTheCpu) {
   for (const Form& form :
        {Form{"freekv", "tau=0.7"}, Form{"freekv", "unit=page:16,gate=mass,eps=0.2"}, Form{"quest", "unit=page:32"},
         Form{"quest", "unit=page:16"}, Form{"quest", "unit=page:32,pool=none"}, Form{"mneme", "eps=0.05"},
-        Form{"fier", ""}, Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"}, Form{"fier", "index=sketch:12"},
+        Form{"mneme", "index=centroids:4,eps=0.05"}, Form{"fier", ""},
+        Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"}, Form{"fier", "index=sketch:12"},
         Form{"window", "sink=5"}, Form{"oracle", "unit=page:16,pool=maxS"},
         Form{"quest", "unit=page:64,sink=64,pool=meanQ,index=centroid"}, Form{"freekv", "index=moments,tau=0.7"},
         Form{"louiskv", "tau=0.7,max_reuse=11"}, Form{"twilight", ""}})

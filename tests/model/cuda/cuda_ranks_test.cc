@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
 #include <optional>
 
 #include "src/base/error.h"
+#include "src/base/rng.h"
 #include "src/cuda/device.h"
+#include "src/cuda/memory.h"
 #include "src/model/cuda/forward.h"
 #include "src/model/cuda/ranks/device_collective.h"
 #include "src/model/ranks/rank_checkpoint.h"
@@ -103,6 +108,31 @@ std::unique_ptr<DeviceCollective> by_host(Collective& ranks, const Model& model,
       ranks, CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), ranks.size()));
 }
 
+// Prompts of 256 rows do not fit in packets: two ranks read each other's.
+PeerLimits limits_of(const Model& model, const Case& c) {
+  return {.packets = std::size_t{64} << 10,
+          .rows = CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), 2)};
+}
+
+// Sums by kernels that access the other process's memory, all else by the host. Processes of one GPU take turns of some
+// ms, while the others wait.
+std::unique_ptr<DeviceCollective> by_peers(Collective& ranks, const Model& model, const Case& c) {
+  std::string why_not;
+  auto collective = peer_device_collective(by_host(ranks, model, c), limits_of(model, c), why_not, 5);
+  std::fprintf(stderr, "sums: %s%s\n", collective->form().data(), why_not.empty() ? "" : (", " + why_not).c_str());
+  if (!why_not.empty()) fail(ErrorKind::kDevice, "no peers: {}", why_not);
+  return collective;
+}
+std::unique_ptr<DeviceCollective> by_nccl(Collective& ranks, const Model&, const Case&) {
+  return nccl_device_collective(ranks);
+}
+std::unique_ptr<DeviceCollective> by_nccl_and_peers(Collective& ranks, const Model& model, const Case& c) {
+  std::string why_not;
+  auto collective = peer_device_collective(nccl_device_collective(ranks), limits_of(model, c), why_not);
+  if (!why_not.empty()) std::fprintf(stderr, "no peers: %s\n", why_not.c_str());
+  return collective;
+}
+
 using MakeCollective = std::unique_ptr<DeviceCollective>(Collective&, const Model&, const Case&);
 
 std::vector<float> part(Collective& ranks, const Case& c, const CpuContext& cpu, MakeCollective* make = by_host) {
@@ -183,13 +213,166 @@ TEST(CudaRanks, LayersOverTwoAndThreeRanks) {
   }
 }
 
+TEST(CudaRanks, LogitsOfTwoRanksOverPeers) {
+  const std::vector<Case> cases = {{}, {.type = DType::kQ8_0}, {.store = KvStore::kHost, .method = kMethods[2]}};
+  const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases, by_peers); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+// A GPU of its own for each rank's process: before its first call of CUDA.
+bool take_own_gpu(Collective& ranks) {
+  const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string_view gpus = seen == nullptr ? "0,1,2,3,4,5,6,7" : seen;
+  for (int r = 0; r < ranks.rank(); ++r) gpus.remove_prefix(std::min(gpus.find(',') + 1, gpus.size()));
+  setenv("CUDA_VISIBLE_DEVICES", std::string(gpus.substr(0, gpus.find(','))).c_str(), 1);
+  const std::uint64_t have = device_count() > 0 ? 1 : 0;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&have, 1)), std::as_writable_bytes(std::span(all)));
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}) == all.size();
+}
+
+// Of two values there is one sum: the kernel over peers and NCCL give the same bits.
+TEST(CudaRanks, TwoGpusByNcclAndOverPeers) {
+  const std::vector<int> codes = in_children(2, [](Collective& ranks) {
+    if (!take_own_gpu(ranks)) return kNoDevice;
+    use_device(0);
+    ThreadPool threads(2);
+    const CpuContext cpu{.pool = &threads};
+    int code = kRight;
+    for (const Case& c : {Case{}, Case{.type = DType::kQ8_0}, Case{.store = KvStore::kHost, .method = kMethods[2]}}) {
+      const std::vector<float> expected = whole(c, cpu), nccl = part(ranks, c, cpu, by_nccl),
+                               peers = part(ranks, c, cpu, by_nccl_and_peers);
+      const double error = relative_error(nccl, expected), between = relative_error(peers, nccl);
+      fmt::print(stderr, "rank {}: NCCL {:.2g}, peers beside NCCL {:.2g}\n", ranks.rank(), error, between);
+      if (!(error <= kTolerance && between <= kTolerance)) code = kWrong;
+    }
+    return code;
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no two GPUs";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+// What five sums of `rows` [n, hidden] leave: the residual, then the input of the next GEMM; a row's sum of squares.
+struct AddedRows {
+  std::vector<float> values;
+  std::vector<double> squares;
+};
+AddedRows added_rows(DeviceCollective& ranks, const std::vector<float>& rows, std::int32_t n, const Stream& stream) {
+  const std::size_t elements = rows.size(), width = elements / static_cast<std::size_t>(n);
+  const auto hidden = static_cast<std::int32_t>(width);
+  const std::vector<float> norm(width, 0.75f);
+  const DeviceBuffer values(elements * 4, "rows"), residual(elements * 4, "residual"), next(elements * 2, "next"),
+      weights(width * 4, "weights"), sums(elements * 4, "sums");
+  copy_bytes(weights.data(), norm.data(), weights.size(), stream);
+  set_bytes(residual.data(), 1, residual.size(), stream);
+  ranks.begin_step();
+  for (int k = 0; k < 5; ++k) {  // both buffers, twice
+    copy_bytes(values.data(), rows.data(), values.size(), stream);
+    ranks.add_rows(values.as<float>(), n, hidden,
+                   {.residual = residual.as<float>(),
+                    .norm_weight = weights.as<float>(),
+                    .x_next = next.data(),
+                    .sums = sums.as<float>()},
+                   {.stream = stream.get(), .order = LaunchOrder::kOverlapped});
+  }
+  const auto parts = static_cast<std::size_t>(ranks.row_parts(n, hidden));
+  AddedRows out{.values = std::vector<float>(elements), .squares = std::vector<double>(static_cast<std::size_t>(n))};
+  std::vector<float> squares(static_cast<std::size_t>(n) * parts);
+  std::vector<std::uint16_t> x(elements);
+  copy_bytes(out.values.data(), residual.data(), residual.size(), stream);
+  copy_bytes(x.data(), next.data(), next.size(), stream);
+  copy_bytes(squares.data(), sums.data(), squares.size() * 4, stream);
+  stream.synchronize();
+  ranks.end_step();
+  out.values.insert(out.values.end(), x.begin(), x.end());
+  for (std::size_t i = 0; i < squares.size(); ++i) out.squares[i / parts] += squares[i];
+  return out;
+}
+
+// Rows of every width: the bits of the sums in the order of the ranks, which the host's collective has.
+int compare_sums(Collective& ranks) {
+  if (device_count() == 0) return kNoDevice;
+  use_device(0);
+  const Stream stream = Stream::make();
+  constexpr std::size_t kBytes = std::size_t{1} << 18;
+  std::string why_not;
+  const auto host = host_device_collective(ranks, kBytes);
+  const auto peers = peer_device_collective(host_device_collective(ranks, kBytes), {.packets = kBytes}, why_not);
+  if (!why_not.empty()) return kWrong;
+  int code = kRight;
+  for (const std::int32_t hidden : {4, 508, 512, 516, 2560})
+    for (const std::int32_t n : {1, 3, 9}) {
+      Rng rng(static_cast<std::uint64_t>(hidden) * 100 + static_cast<std::uint64_t>(ranks.rank()));
+      std::vector<float> rows(static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden));
+      for (float& v : rows) v = static_cast<float>(rng.normal());
+      const AddedRows expected = added_rows(*host, rows, n, stream), got = added_rows(*peers, rows, n, stream);
+      const bool fits = n * ((hidden + 511) / 512) <= 128 / (ranks.size() - 1);
+      bool right = got.values == expected.values && peers->adds_in_one(n, hidden) == fits;
+      for (std::size_t r = 0; r < got.squares.size(); ++r)
+        right = right && std::abs(got.squares[r] - expected.squares[r]) <= 1e-5 * expected.squares[r];
+      if (right) continue;
+      fmt::print(stderr, "rank {} of {}: {} rows of {} differ\n", ranks.rank(), ranks.size(), n, hidden);
+      code = kWrong;
+    }
+  return code;
+}
+
+TEST(CudaRanks, SumsOverPeersHaveTheBitsOfSumsInOrder) {
+  for (const int size : {2, 4}) {
+    const std::vector<int> codes = in_children(size, compare_sums);
+    if (no_device(codes)) GTEST_SKIP() << "no GPU";
+    EXPECT_THAT(codes, Each(kRight)) << size;
+  }
+}
+
+// Rows that two ranks read from each other: the bits of p0 + p1 + residual, call after call.
+TEST(CudaRanks, RowsReadFromTheOtherRank) {
+  const std::vector<int> codes = in_children(2, [](Collective& ranks) {
+    if (device_count() == 0) return kNoDevice;
+    use_device(0);
+    const Stream stream = Stream::make();
+    constexpr std::size_t kMost = 700000;
+    std::string why_not;
+    const auto peers =
+        peer_device_collective(host_device_collective(ranks, kMost * 4), {.packets = 1, .rows = kMost * 4}, why_not);
+    if (!why_not.empty()) return kWrong;
+    const auto value = [](int rank, std::size_t i, int call) {
+      return static_cast<float>((i * 7 + static_cast<std::size_t>(call)) % 1000) * 0.37f + static_cast<float>(rank);
+    };
+    int code = kRight;
+    for (const std::size_t n : {std::size_t{4}, std::size_t{2052}, std::size_t{65536}, kMost}) {
+      const DeviceBuffer residual(n * 4, "residual");
+      set_bytes(residual.data(), 0, residual.size(), stream);
+      std::vector<float> mine(n), expected(n), got(n);
+      peers->begin_step();
+      for (int call = 0; call < 4; ++call) {
+        for (std::size_t i = 0; i < n; ++i) {
+          mine[i] = value(ranks.rank(), i, call);
+          expected[i] += value(0, i, call) + value(1, i, call);
+        }
+        copy_bytes(peers->own_rows(), mine.data(), n * 4, stream);
+        stream.synchronize();  // `mine` is written again
+        peers->add_rows(peers->own_rows(), 1, static_cast<std::int32_t>(n), {.residual = residual.as<float>()},
+                        {.stream = stream.get(), .order = LaunchOrder::kOverlapped});
+      }
+      copy_bytes(got.data(), residual.data(), n * 4, stream);
+      stream.synchronize();
+      peers->end_step();
+      if (got != expected || !peers->adds_in_one(1, static_cast<std::int32_t>(n))) code = kWrong;
+    }
+    return code;
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
 TEST(CudaRanks, OneRankByNccl) {
   const std::vector<int> codes = in_children(1, [](Collective& ranks) {
     if (device_count() == 0) return kNoDevice;
     use_device(0);
-    const auto nccl = [](Collective& r, const Model&, const Case&) { return nccl_device_collective(r); };
     try {
-      return compare(ranks, {{}, {.store = KvStore::kHost, .method = kMethods[2]}}, nccl);
+      return compare(ranks, {{}, {.store = KvStore::kHost, .method = kMethods[2]}}, by_nccl);
     } catch (const Error& e) {
       std::fprintf(stderr, "%s\n", e.what());
       return std::string(e.what()).find("cannot be opened") != std::string::npos ? kNoDevice : kWrong;
@@ -201,7 +384,7 @@ TEST(CudaRanks, OneRankByNccl) {
 
 // What the rank that stays has after the other one is gone: an error, within the collective's deadline.
 template <typename Leave>
-std::vector<int> after_a_rank_left(Leave leave) {
+std::vector<int> after_a_rank_left(Leave leave, MakeCollective* make = by_host) {
   return in_children(
       2,
       [&](Collective& ranks) {
@@ -211,7 +394,7 @@ std::vector<int> after_a_rank_left(Leave leave) {
         const CpuContext cpu{.pool = &threads};
         const Case c;
         const auto model = Model::load(rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()), {}, cpu);
-        const auto collective = by_host(ranks, *model, c);
+        const auto collective = make(ranks, *model, c);
         const RankRange head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
         const Stream stream = Stream::make();
         CudaForward forward(*model, CudaWeights::load(*model, stream, {}, {}, head), Stream::make(),
@@ -235,7 +418,7 @@ std::vector<int> after_a_rank_left(Leave leave) {
           } catch (const RanksStopped& e) {
             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
             std::fprintf(stderr, "%s, after %.2f s\n", e.what(), seconds.count());
-            return i == 5 && seconds.count() < 5 ? kRight : kWrong;
+            return i == 5 && seconds.count() < 8 ? kRight : kWrong;
           }
         }
         return kWrong;
@@ -251,9 +434,27 @@ TEST(CudaRanks, ARankThatEndsEndsTheOthersStep) {
 
 TEST(CudaRanks, ARankThatStallsEndsTheOthersStep) {
   const std::vector<int> codes = after_a_rank_left([] {
-    std::this_thread::sleep_for(std::chrono::seconds(6));
+    std::this_thread::sleep_for(std::chrono::seconds(9));
     _exit(42);
   });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+// A kernel waits: nothing on the device ends it but the flag.
+TEST(CudaRanks, ARankThatEndsEndsTheKernelThatWaitsForIt) {
+  const std::vector<int> codes = after_a_rank_left([] { _exit(42); }, by_peers);
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+TEST(CudaRanks, ARankThatStallsEndsTheKernelThatWaitsForIt) {
+  const std::vector<int> codes = after_a_rank_left(
+      [] {
+        std::this_thread::sleep_for(std::chrono::seconds(9));
+        _exit(42);
+      },
+      by_peers);
   if (no_device(codes)) GTEST_SKIP() << "no GPU";
   EXPECT_THAT(codes, ElementsAre(kRight, 42));
 }

@@ -11,7 +11,11 @@
 namespace mneme {
 
 bool CudaRetrieval::scans_sketches() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch;
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && needs_.keys.by_token &&
+         needs_.keys.select_tokens == 1;
+}
+bool CudaRetrieval::selects_sketch_pages() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && !scans_sketches();
 }
 bool CudaRetrieval::selects_small_pages() const {
   return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
@@ -58,6 +62,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
          .layer = layer,
          .pools_layers = uses(RetrievalUse::kPoolsLayers),
          .token_scratch = scans_sketches() ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .sketch_pages = selects_sketch_pages(),
          .scratch = scratch},
         view_, slot_layer(layer), context);
   if (!uses(RetrievalUse::kFused)) return;

@@ -224,8 +224,9 @@ class CudaRetrieval {
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
   bool uses(RetrievalUse use) const { return needs_.uses.has(use); }
-  // CudaRetrievalNeeds::Keys::fused_entries of either kind; pages as long as one thread block ranks them.
+  // CudaRetrievalNeeds::Keys::fused_entries of each kind; pages by boxes as long as one thread block ranks them.
   bool scans_sketches() const;
+  bool selects_sketch_pages() const;
   bool selects_small_pages() const;
   void number_layers();
   void describe(std::int32_t n_heads);

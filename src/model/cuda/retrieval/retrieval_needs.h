@@ -44,8 +44,8 @@ struct CudaRetrievalNeeds {
     EntryKind entries = EntryKind::kNone;
     std::int32_t entry_tokens = 0, entry_rank = 0;
     std::int32_t select_tokens = 1;  // SlotRules::select_tokens
-    // A fused selection by entries: tokens by sketches (UnfusedSelect::token_scratch), or pages of another size than 32
-    // by their boxes (SelectPages::scored).
+    // A fused selection by entries: tokens by sketches (UnfusedSelect::token_scratch), pages of 32 by sketches
+    // (UnfusedSelect::sketch_pages), or pages of another size by their boxes (SelectPages::scored).
     bool fused_entries = false;
     bool mean_abs = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys

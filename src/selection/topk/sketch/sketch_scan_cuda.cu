@@ -1,0 +1,139 @@
+// Scan of all tokens by the sketches of their pages, in place of the scan by 1-bit keys (token_scan_cuda.cu): the same
+// scores and statistics for token_select_cuda.cu. A warp takes a stage of eight pages at a time (sketch_stage.cuh).
+#include <algorithm>
+
+#include "src/selection/topk/sketch/sketch_stage.cuh"
+#include "src/selection/topk/token_selection_cuda.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+using cuda::sketches::Heads, cuda::sketches::kPages, cuda::sketches::kRing, cuda::sketches::kTokens,
+    cuda::sketches::PageParts, cuda::sketches::Pages;
+using cuda::tokens::Args, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::RowInfo,
+    cuda::tokens::scaled;
+
+constexpr int kThreads = 32 * kScanWarps;
+static_assert(kScanWarps == sketches::kWarps);
+
+// Adds a page's four scores of a lane. NaN is ignored.
+//   skip, stop  of the tokens from the first of the four on, those that count
+__device__ __forceinline__ void take(HeadStats& stats, float alpha, bool logs, const float (&v)[4], int skip,
+                                     int stop) {
+  float most = stats.max, least = stats.min;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < skip || i >= stop || !(v[i] > -INFINITY)) continue;
+    most = fmaxf(most, v[i]), least = fminf(least, v[i]);
+  }
+  if (logs && most > -INFINITY) {
+    const float base = scaled(alpha, most);
+    float sum = stats.max > -INFINITY ? stats.sum * __expf(scaled(alpha, stats.max) - base) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i >= skip && i < stop && v[i] > -INFINITY) sum += __expf(scaled(alpha, v[i]) - base);
+    stats.sum = sum;
+  }
+  stats.max = most, stats.min = least;
+}
+
+// Statistics of head t over the lanes 4 g + t.
+__device__ __forceinline__ void reduce(HeadStats& x, float alpha) {
+  const float own = x.max;
+#pragma unroll
+  for (int d = 4; d < kWarp; d *= 2)
+    x.max = fmaxf(x.max, __shfl_xor_sync(~0u, x.max, d)), x.min = fminf(x.min, __shfl_xor_sync(~0u, x.min, d));
+  x.sum = own > -INFINITY ? x.sum * __expf(scaled(alpha, own) - scaled(alpha, x.max)) : 0.0f;
+#pragma unroll
+  for (int d = 4; d < kWarp; d *= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
+}
+
+template <int kDim, int kTiles>
+__global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
+  extern __shared__ __align__(16) std::byte rings[];
+  __shared__ PageParts of_warps[kScanWarps];
+  launch_dependents();
+  const int item = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const UnitEntries& e = p.s.entries;
+  const int n_warps = static_cast<int>(gridDim.x) * kScanWarps, part = static_cast<int>(blockIdx.x) * kScanWarps + warp,
+            step = n_warps * kPages;
+  const RowInfo info = cuda::tokens::row_info(p, item / p.s.n_kv_heads);  // there before the step's first kernel
+  if (info.n_select + info.n_select_now == 0) {
+    grid_dependency_wait();  // kernels behind this one wait for it alone
+    return;
+  }
+  const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, item % p.s.n_kv_heads);
+  const int page = info.base / kTokens;
+  const Pages pages(e.data + (index * e.most + page) * static_cast<std::int64_t>(e.bytes), e.bytes,
+                    min(e.most - page, (info.n + kTokens - 1) / kTokens), rings);
+#pragma unroll
+  for (int i = 0; i < kRing; ++i) pages.prefetch((part + i * n_warps) * kPages);
+  grid_dependency_wait();
+  pages.fetch_first(part * kPages, step);
+  Heads<kDim, kTiles> heads;
+  const float alpha = info.alpha;
+  heads.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim,
+             p.terms + static_cast<std::int64_t>(item) * p.group, p.group, e.rank, alpha);
+  const bool logs = info.logs(p.group);
+  HeadStats stats[kTiles];
+  float* scores[kTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    stats[tile].clear();
+    const int head = min(4 * tile + t, p.group - 1);
+    scores[tile] = p.scores + (static_cast<std::int64_t>(item) * p.group + head) * p.width + 4 * g;
+  }
+  int slot = 0;
+#pragma unroll 1
+  for (int first = part * kPages; first < pages.n; first += step, slot = slot + 1 == kRing ? 0 : slot + 1) {
+    copy_async_wait<kRing - 1>();
+    __syncwarp();
+    const std::uint8_t* stage = pages.stage(first, slot);
+    page_parts(heads, stage, e.bytes, e.rank, alpha, 1.0f / alpha, of_warps[warp]);
+    const int n = min(kPages, pages.n - first);
+#pragma unroll 2
+    for (int i = 0; i < n; ++i) {
+      float x[kTiles][4];
+      page_tokens(heads, stage, e.bytes, e.rank, of_warps[warp], i, x);
+      const int at = (first + i) * kTokens, own = at + 4 * g;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (4 * tile + t >= p.group) continue;
+        *reinterpret_cast<float4*>(scores[tile] + at) = {x[tile][0], x[tile][1], x[tile][2], x[tile][3]};
+        take(stats[tile], alpha, logs, x[tile], info.skip - own, info.n_now - own);
+      }
+    }
+    __syncwarp();
+    pages.fetch(first + kRing * step, slot);
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    reduce(stats[tile], alpha);
+    if (g == 0 && 4 * tile + t < p.group)
+      p.partial[(static_cast<std::int64_t>(item) * p.group + 4 * tile + t) * p.max_parts + part] = {
+          stats[tile].max, stats[tile].sum, stats[tile].min, 0};
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) p.n_parts[item] = n_warps;
+  copy_async_wait<0>();
+}
+
+template <int kDim, int kTiles>
+void scan_as(const Args& a, const CudaContext& context) {
+  static std::size_t allowed = kDefaultSharedBytes;
+  const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.entries.bytes));
+  allow_shared(scan_kernel<kDim, kTiles>, bytes, allowed, "the shared memory of a scan of sketches");
+  const int items = a.rows.n * a.s.n_kv_heads, stages = static_cast<int>(a.width) / (kPages * kTokens);
+  const int blocks = std::clamp(2 * sm_count() / items, 1, std::max(1, stages / kScanWarps));
+  launch(context, "scan_sketches", scan_kernel<kDim, kTiles>,
+         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads), bytes, a);
+}
+
+}  // namespace
+
+void cuda::tokens::scan_sketches(const Args& a, const CudaContext& context) {
+  if (a.s.head_dim == 128) return a.group > 4 ? scan_as<128, 2>(a, context) : scan_as<128, 1>(a, context);
+  return a.group > 4 ? scan_as<64, 2>(a, context) : scan_as<64, 1>(a, context);
+}
+
+}  // namespace mneme
