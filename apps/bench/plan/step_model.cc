@@ -29,7 +29,7 @@ constexpr double kUnfusedEveryStep = 57e-6;  // the same on the critical path
 constexpr double kPortableSelect = 70e-6;    // without clusters
 constexpr double kHidden = 0.6;              // share of the other parts that speculative recall hides behind
 constexpr double kPeerSum = 3.0e-6;          // rows by a kernel over peers, with residual and norm
-constexpr double kMostPeerBytes = 2 << 20;
+constexpr double kMaxPeerBytes = 2 << 20;
 constexpr double kFarReduce = 5.7e-6;  // more for each doubling of ranks beyond two: 21 us on eight (8 H100)
 
 double seconds_of(double bytes, double rate) {
@@ -102,7 +102,7 @@ double reduce_seconds(const Card& card, std::int32_t ranks, double bytes) {
 
 double row_sum_seconds(const Card& card, std::int32_t ranks, double bytes) {
   const double sent = bytes * (ranks - 1);
-  if (ranks == 1 || ranks > kMaxPeers || card.peer_rate == 0 || sent > kMostPeerBytes)
+  if (ranks == 1 || ranks > kMaxPeers || card.peer_rate == 0 || sent > kMaxPeerBytes)
     return reduce_seconds(card, ranks, bytes);
   return kPeerSum + sent / card.peer_rate;
 }

@@ -249,6 +249,7 @@ const std::vector<Outside> kOutside = {
     {"m9-recipes", "fier:pool=none", "32 heads a layer fetch single tokens for themselves: bound by their number"},
     {"m9-recipes", "quest:pool=none", "32 heads a layer fetch for themselves"},
     {"m9-recipes", "quest", "pages of 16 before they were selected by one kernel (m9-small-pages-h100)"},
+    {"m9-recipes", "mneme", "pages by sketches before one kernel selected them (768d474)"},
     {"m9-recipes", "h2o", "in host memory: a launch a token for what is learnt"},
     {"m9-recipes", "tova", "as h2o"},
     {"m9-device", "freekv", "--unfused before it ranked in clusters; m9-recipes-h200 has it since"},

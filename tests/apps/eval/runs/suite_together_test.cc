@@ -53,7 +53,8 @@ void keep(Answers& answers, const SuiteRecord& r) {
 TEST(SuiteTogether, AnswersAreThoseOfOneContextAfterAnother) {
   Bench bench;
   std::vector<MethodSpec> methods;
-  for (const char* name : {"full", "mneme", "snapkv"}) methods.push_back({name, make_recipe(name, {.budget = 160, .sink = 0, .recent = 64})});
+  for (const char* name : {"full", "mneme", "snapkv"})
+    methods.push_back({name, make_recipe(name, {.budget = 160, .sink = 0, .recent = 64})});
   for (const QuestionPath path : {QuestionPath::kDecode, QuestionPath::kPrefill}) {
     SuiteRunner runner(*bench.engine, *bench.tokenizer, {.question = path});
     const auto contexts = bench.needles();
