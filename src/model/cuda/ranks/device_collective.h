@@ -63,7 +63,7 @@ std::unique_ptr<DeviceCollective> nccl_device_collective(Collective& ranks, doub
 std::unique_ptr<DeviceCollective> host_device_collective(Collective& ranks, std::size_t most_bytes);
 // Limits of sums over peers, in bytes.
 struct PeerLimits {
-  std::size_t packets = std::size_t{1} << 20;  // that a rank writes to others
+  std::size_t packets = std::size_t{2} << 20;  // that a rank writes to others
   std::size_t rows = 0;                        // of own_rows(), of two ranks
 };
 // `rest` but for sums within the limits. Where ranks cannot access each other's memory, `rest`, and `why_not` says why.

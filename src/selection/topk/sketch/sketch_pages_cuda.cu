@@ -16,6 +16,7 @@ using namespace cuda;            // NOLINT
 using namespace cuda::sketches;  // NOLINT
 
 constexpr int kThreads = kScoreThreads;
+constexpr int kBatch = 4;  // pages at a time
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kStaticShared = 16 << 10;
 
@@ -31,23 +32,30 @@ __device__ __forceinline__ float power_of(float x) {
   return v;
 }
 
-// Logarithm to base 2, of each tile's head t, of a page's sum over tokens, as largest and sum of powers less it.
+// Logarithms to base 2, of each tile's head t, of sums over the tokens of kBatch pages from `first` on: largest, and sum of
+// powers less it. Step by step for all pages: shuffles and mma keep their order, and one page after another is latency.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void page_sums(const Heads<kDim, kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
-                                          int rank, const PageParts& parts, int page, float2 (&sums)[kTiles]) {
-  float values[kTiles][4];
-  page_tokens(heads, stage, entry_bytes, rank, parts, page, values);
+__device__ __forceinline__ void page_sums(const Heads<kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
+                                          int rank, const PageParts& parts, int first, float2 (&sums)[kBatch][kTiles]) {
+  float x[kBatch][kTiles][4];
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const float(&x)[4] = values[tile];
-    float most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+  for (int i = 0; i < kBatch; ++i) page_tokens<kDim>(heads, stage, entry_bytes, rank, parts, first + i, x[i]);
+  const auto for_all = [&](auto&& f) {
 #pragma unroll
-    for (int d = 4; d < kWarp; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-    float sum = power_of(x[0] - most) + power_of(x[1] - most) + power_of(x[2] - most) + power_of(x[3] - most);
+    for (int i = 0; i < kBatch; ++i)
 #pragma unroll
-    for (int d = 4; d < kWarp; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    sums[tile] = {most, sum};
-  }
+      for (int tile = 0; tile < kTiles; ++tile) f(x[i][tile], sums[i][tile].x, sums[i][tile].y);
+  };
+  for_all([](const float(&v)[4], float& most, float&) { most = fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])); });
+#pragma unroll
+  for (int d = 4; d < kWarp; d *= 2)
+    for_all([&](const float(&)[4], float& most, float&) { most = fmaxf(most, __shfl_xor_sync(~0u, most, d)); });
+  for_all([](const float(&v)[4], float& most, float& sum) {
+    sum = power_of(v[0] - most) + power_of(v[1] - most) + (power_of(v[2] - most) + power_of(v[3] - most));
+  });
+#pragma unroll
+  for (int d = 4; d < kWarp; d *= 2)
+    for_all([&](const float(&)[4], float&, float& sum) { sum += __shfl_xor_sync(~0u, sum, d); });
 }
 
 // The warp's first page of the block's.
@@ -58,13 +66,12 @@ __device__ __forceinline__ int first_page() {
 // Scores the block's pages, whose first stages are being fetched.   scores [n_scored][width]; of_heads: the warp's parts
 // of the heads' log-sum-exps
 template <int kDim, int kTiles>
-__device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& item, const Pages& pages,
-                                            PageParts& parts, float* scores, std::int64_t width,
+__device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& item, const Queries<kDim>& q,
+                                            const Pages& pages, PageParts& parts, float* scores, std::int64_t width,
                                             float2 (&of_heads)[kMaxGroup]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, rank = p.s.entries.rank;
-  Heads<kDim, kTiles> heads;
-  heads.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * kDim, item.terms, p.group, rank,
-             item.rules.alpha);
+  Heads<kTiles> heads;
+  heads.load(item.terms, p.group, rank, item.rules.alpha);
   const float alpha = item.rules.alpha, inverse = 1.0f / alpha;
   const int step = kWarps * kPages;
   float most[kTiles], sum[kTiles];  // over the lane's pages
@@ -76,15 +83,17 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
     copy_async_wait<kRing - 1>();
     __syncwarp();
     const std::uint8_t* stage = pages.stage(first, slot);
-    page_parts(heads, stage, pages.bytes, rank, alpha, kLog2e, parts);
+    page_parts(q, heads, stage, pages.bytes, rank, alpha, kLog2e, parts);
     float2 own[kTiles] = {};  // of page g
-#pragma unroll 4
-    for (int page = 0; page < kPages; ++page) {
-      float2 sums[kTiles];
-      page_sums(heads, stage, pages.bytes, rank, parts, page, sums);
+#pragma unroll 1
+    for (int page = 0; page < kPages; page += kBatch) {
+      float2 sums[kBatch][kTiles];
+      page_sums<kDim>(heads, stage, pages.bytes, rank, parts, page, sums);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-        if (page == g) own[tile] = sums[tile];
+      for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile)
+          if (page + i == g) own[tile] = sums[i][tile];
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -140,6 +149,7 @@ template <int kDim, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_constant__ UnfusedArgs p, Shape shape) {
   extern __shared__ __align__(16) std::byte memory[];  // rings of the warps, then keys; behind them scores
   __shared__ Item item;                                // its rules would take the registers that scores need
+  __shared__ Queries<kDim> q;
   __shared__ ClusterRank ranks;
   __shared__ PageParts parts[kWarps];
   cluster_begin();
@@ -166,9 +176,12 @@ __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_
   const UnitEntries& e = p.s.entries;
   const Pages pages(entries_of(p, item) + std::int64_t{item.first + at.begin} * e.bytes, e.bytes, at.own, memory);
   pages.fetch_first(first_page(), kWarps * kPages);
+  q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * kDim, p.group);
   if (selects) cluster_terms(p, item, scores, first_part, stop_part);
+  __syncthreads();
   const int warp = threadIdx.x / kWarp;
-  score_share<kDim, kTiles>(p, item, pages, parts[warp], scores, selects ? shape.width : p.width, ranks.of_warps[warp]);
+  score_share<kDim, kTiles>(p, item, q, pages, parts[warp], scores, selects ? shape.width : p.width,
+                            ranks.of_warps[warp]);
   if (!selects) return;
   const ClusterArgs cluster{item.n_scored, shape.blocks, shape.width};
   rank_share<4 * kTiles>(p, item, cluster, at, scores, reinterpret_cast<std::uint32_t*>(memory),

@@ -10,7 +10,7 @@ namespace {
 
 using namespace cuda;  // NOLINT
 using cuda::sketches::Heads, cuda::sketches::kPages, cuda::sketches::kRing, cuda::sketches::kTokens,
-    cuda::sketches::PageParts, cuda::sketches::Pages;
+    cuda::sketches::PageParts, cuda::sketches::Pages, cuda::sketches::Queries;
 using cuda::tokens::Args, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::RowInfo,
     cuda::tokens::scaled;
 
@@ -53,6 +53,7 @@ template <int kDim, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   extern __shared__ __align__(16) std::byte rings[];
   __shared__ PageParts of_warps[kScanWarps];
+  __shared__ Queries<kDim> q;
   launch_dependents();
   const int item = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const UnitEntries& e = p.s.entries;
@@ -71,10 +72,11 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   for (int i = 0; i < kRing; ++i) pages.prefetch((part + i * n_warps) * kPages);
   grid_dependency_wait();
   pages.fetch_first(part * kPages, step);
-  Heads<kDim, kTiles> heads;
+  Heads<kTiles> heads;
   const float alpha = info.alpha;
-  heads.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim,
-             p.terms + static_cast<std::int64_t>(item) * p.group, p.group, e.rank, alpha);
+  q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim, p.group);
+  heads.load(p.terms + static_cast<std::int64_t>(item) * p.group, p.group, e.rank, alpha);
+  __syncthreads();
   const bool logs = info.logs(p.group);
   HeadStats stats[kTiles];
   float* scores[kTiles];
@@ -90,12 +92,12 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
     copy_async_wait<kRing - 1>();
     __syncwarp();
     const std::uint8_t* stage = pages.stage(first, slot);
-    page_parts(heads, stage, e.bytes, e.rank, alpha, 1.0f / alpha, of_warps[warp]);
+    page_parts(q, heads, stage, e.bytes, e.rank, alpha, 1.0f / alpha, of_warps[warp]);
     const int n = min(kPages, pages.n - first);
 #pragma unroll 2
     for (int i = 0; i < n; ++i) {
       float x[kTiles][4];
-      page_tokens(heads, stage, e.bytes, e.rank, of_warps[warp], i, x);
+      page_tokens<kDim>(heads, stage, e.bytes, e.rank, of_warps[warp], i, x);
       const int at = (first + i) * kTokens, own = at + 4 * g;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {

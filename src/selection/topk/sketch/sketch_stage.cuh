@@ -51,22 +51,30 @@ __device__ __forceinline__ std::uint32_t nibble_pair(std::uint32_t words) {
   return (at & 0x00780078u) | 0x41804180u;
 }
 
-// A lane's part of the queries, and what its query head, g, adds to all pages. Groups of at most eight.
-template <int kDim, int kTiles>
+// The queries of a group of at most eight, as lanes take them; in shared memory, for all warps.
+template <int kDim>
+struct Queries {
+  uint2 of_lanes[kDim / 16][kWarp];  // channels 16 i + 4 t .. + 3 of head g
+
+  // Called by the whole block, which synchronises before it reads them.   q [group][D] bf16
+  __device__ __forceinline__ void load(const void* q, int group) {
+    for (int i = threadIdx.x; i < kDim / 16 * kWarp; i += blockDim.x) {
+      const int head = i % kWarp / 4, channel = i / kWarp * 16 + i % 4 * 4;
+      const auto* from = static_cast<const __nv_bfloat16*>(q) + head * kDim + channel;
+      (&of_lanes[0][0])[i] = head < group ? __ldcg(reinterpret_cast<const uint2*>(from)) : uint2{0, 0};
+    }
+  }
+};
+
+// What a lane's query heads add to all pages. Groups of at most eight.
+template <int kTiles>
 struct Heads {
-  std::uint32_t q[kDim / 16][2];             // channels 16 i + 4 t .. + 3 of head g
   std::uint32_t weights[kTiles][kSteps][2];  // of column g: half g % 2 of head 4 tile + g / 2
   float base, spread, bias;                  // of head g; bias: kBias times the sum of its weights
 
-  //   queries [group][D]; terms [group]
-  __device__ __forceinline__ void load(const void* queries, const HeadTerms* terms, int group, int rank, float alpha) {
+  //   terms [group]
+  __device__ __forceinline__ void load(const HeadTerms* terms, int group, int rank, float alpha) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-    const auto* from = static_cast<const __nv_bfloat16*>(queries) + g * kDim + 4 * t;
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      const uint2 four = g < group ? __ldcg(reinterpret_cast<const uint2*>(from + 16 * i)) : uint2{0, 0};
-      q[i][0] = four.x, q[i][1] = four.y;
-    }
     static_assert(kTermParts == 16, "four lanes of a head, four parts each");
     const HeadTerms& own = terms[min(g, group - 1)];
     const auto parts = [&](const float(&of)[kTermParts]) {
@@ -110,16 +118,17 @@ struct Heads {
 // The parts of a stage's pages, times `unit`. Columns of the mma are pages, so that lane (g, t) has pages 2 t and 2 t + 1 of
 // head g.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void page_parts(const Heads<kDim, kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
-                                           int rank, float alpha, float unit, PageParts& parts) {
+__device__ __forceinline__ void page_parts(const Queries<kDim>& q, const Heads<kTiles>& heads,
+                                           const std::uint8_t* stage, int entry_bytes, int rank, float alpha,
+                                           float unit, PageParts& parts) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const float limit = spread_limit_of(static_cast<float>(kTokens));
   const std::uint8_t* mean = stage + g * entry_bytes + 4 * t;
   float even[4] = {}, odd[4] = {};  // two chains of sums
 #pragma unroll
   for (int i = 0; i < kDim / 16; ++i)
-    mma<__nv_bfloat16>(i % 2 == 0 ? even : odd, heads.q[i][0], 0, heads.q[i][1], 0, signed_pair(word_at(mean + 16 * i)),
-                       signed_pair(word_at(mean + 16 * i + 2)));
+    mma<__nv_bfloat16>(i % 2 == 0 ? even : odd, q.of_lanes[i][lane].x, 0, q.of_lanes[i][lane].y, 0,
+                       signed_pair(word_at(mean + 16 * i)), signed_pair(word_at(mean + 16 * i + 2)));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int page = 2 * t + i;
@@ -135,9 +144,8 @@ __device__ __forceinline__ void page_parts(const Heads<kDim, kTiles>& heads, con
 
 // Values of the lane's tokens of a page, 4 g to 4 g + 3, for each tile's head t.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void page_tokens(const Heads<kDim, kTiles>& heads, const std::uint8_t* stage,
-                                            int entry_bytes, int rank, const PageParts& parts, int page,
-                                            float (&x)[kTiles][4]) {
+__device__ __forceinline__ void page_tokens(const Heads<kTiles>& heads, const std::uint8_t* stage, int entry_bytes,
+                                            int rank, const PageParts& parts, int page, float (&x)[kTiles][4]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const std::uint8_t* nibbles = stage + page * entry_bytes + kDim + 2 * g;  // of coefficient 0
   float dots[kTiles][2][4] = {};
