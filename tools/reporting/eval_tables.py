@@ -69,7 +69,7 @@ def suite_of(case):
 
 def shown(cell):
     """A score with its interval, or a perplexity."""
-    return f"{cell['perplexity']:.2f}" if "perplexity" in cell else score(cell)
+    return score(cell) if "score_percent" in cell else f"{cell['perplexity']:.2f}"
 
 
 def smollm2_suites_table(page):
@@ -84,7 +84,7 @@ def smollm2_suites_table(page):
             cells = {m: c[column] for m, c in methods.items()}
             title = column if suite in ("passkey", "pg19") else f"{suite}: {column}"
             first = cells["full"]
-            title += ", perplexity" if "perplexity" in first else f" (n={first['questions']})"
+            title += ", perplexity" if suite == "pg19" else f" (n={first['questions']})"
             rows.append([title] + [f"{foreseen[m, column]:.1f}" if foreseen else shown(c) for m, c in cells.items()])
         if suite == "ruler":
             for field in ("score_percent", "kib_per_step"):
