@@ -1,4 +1,6 @@
 """Tables of `mneme eval`: answers of suites, papers' rows, long answers, indexes and gates."""
+import re
+
 from . import records
 from .markdown import sources, table, wrapped
 
@@ -47,6 +49,7 @@ def suite_note(page, name, case):
 def paper_table(name, paper):
     """The rows of a paper's page."""
     def draw(page):
+        """The rows of a paper's page."""
         record = records.load(name)
         case = next(c for c in record["cases"] if f"--paper {paper} " in records.command_of(c) + " ")
         head, rows = suite_rows(case)
@@ -56,16 +59,40 @@ def paper_table(name, paper):
     return draw
 
 
-def smollm2_table(page):
-    """Suites that the program makes, with SmolLM2."""
-    record = records.load("m12-smollm2")
-    parts = []
-    for case in record["cases"]:
-        head, rows = suite_rows(case)
-        if len(head) > 8:
-            head, rows = transposed(head, rows)
-        parts.append(table(head, rows) + "\n\n" + wrapped(suite_note(page, "m12-smollm2", case)))
-    return "\n\n".join(parts)
+def without_budget(method):
+    return method.rpartition(" b")[0] or method
+
+
+def suite_of(case):
+    return re.search(r"--suite (\S+)", records.command_of(case)).group(1)
+
+
+def shown(cell):
+    """A score with its interval, or a perplexity."""
+    return score(cell) if "score_percent" in cell else f"{cell['perplexity']:.2f}"
+
+
+def smollm2_suites_table(page):
+    """Every suite that fits the context of SmolLM2: full attention and six methods."""
+    name, rows, means = "m12-smollm2-suites", [], {}
+    for case in records.load(name)["cases"]:
+        methods, columns = suite_cells(case)
+        names = [without_budget(m) for m in methods]
+        suite = suite_of(case)
+        foreseen = {(p["method"], p["task"]): sum(p["percent_by_eighth"]) / 8 for p in case.get("lines", [])}
+        for column in columns:
+            cells = {m: c[column] for m, c in methods.items()}
+            title = column if suite in ("passkey", "pg19") else f"{suite}: {column}"
+            first = cells["full"]
+            title += ", perplexity" if suite == "pg19" else f" (n={first['questions']})"
+            rows.append([title] + [f"{foreseen[m, column]:.1f}" if foreseen else shown(c) for m, c in cells.items()])
+        if suite == "ruler":
+            for field in ("score_percent", "kib_per_step"):
+                means[field] = [sum(c[field] for c in m.values()) / len(m) for m in methods.values()]
+            rows.append(["ruler, mean of 13"] + [f"{m:.1f}" for m in means["score_percent"]])
+            rows.append(["ruler, KiB a step"] + [f"{m:,.0f}" for m in means["kib_per_step"]])
+    note = f"{records.load(name)['what']}: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}."
+    return table(["task"] + names, rows) + "\n\n" + wrapped(note)
 
 
 def selector_needle_table(page):
@@ -121,20 +148,36 @@ LONG_RECORDS = ("m12-long-4k", "m12-long-register")
 
 
 def long_table(page):
-    """Exact lines of long answers."""
-    parts = []
-    for name in LONG_RECORDS:
+    """Long answers: exact lines, and tokens of lines that were foreseen, at their begin and at their end."""
+    name, parts = "m12-long-gpu", []
+    for length in (12288, 27648):
+        scores, shares = {}, {}
         for case in records.load(name)["cases"]:
-            parts.append(table(*suite_rows(case)) + "\n\n" + wrapped(suite_note(page, name, case)))
-    return "\n\n".join(parts)
+            for c in case["cells"]:
+                if c["length"] == length:
+                    scores[c["method"], c["column"]] = c
+            for p in case["lines"]:
+                if p["length"] == length:
+                    shares[p["method"], p["task"]] = p["percent_by_eighth"]
+        rows = []
+        for method in dict.fromkeys(m for m, _ in scores):
+            row = [f"`{method}`", f"{scores[method, 'trace']['score_percent']:.1f}"]
+            for task in ("trace", "register"):
+                eighths = shares[method, task]
+                row.append(f"{sum(eighths) / 8:.0f} ({eighths[0]:.0f} to {eighths[-1]:.0f})")
+            rows.append(row + [f"{scores[method, 'trace']['kib_per_step']:,.0f}"])
+        n = scores["full", "trace"]["questions"]
+        parts.append(table([f"{length:,} tokens, n = {n}", "trace: exact lines, %", "trace: tokens foreseen, %",
+                            "register: tokens foreseen, %", "KiB a step"], rows))
+    note = ("In brackets the first and the last eighth of an answer of 4,096 tokens. No line of the register is foreseen "
+            f"whole, by full attention neither: {sources(page, [name])}.")
+    return "\n\n".join(parts) + "\n\n" + wrapped(note)
 
 
-def long_lines(page):
-    """Right tokens of lines along long answers."""
-    del page
-    rows = [[p["task"], p["method"]] + [f"{v:.0f}" for v in p["percent_by_eighth"]]
-            for name in LONG_RECORDS for case in records.load(name)["cases"] for p in case["lines"]]
-    return table(["task", "method"] + [f"to {i}/8" for i in range(1, 9)], rows)
+def method_memory(method, point):
+    """MiB of what a method keeps; "-" on a device, which does not count it by sequence."""
+    kept = point["method_bytes"] > 0 or without_budget(method) in ("full", "window")
+    return f"{point['method_bytes'] / 2**20:.1f}" if kept else "-"
 
 
 def along_row(task, method, points):
@@ -147,7 +190,7 @@ def along_row(task, method, points):
     segments = [str(end["segments"]), f"{100 * end['segments_attended'] / max(end['units_attended'], 1):.1f}"]
     return [task, method, str(end["answer_tokens"]), share("corrections", "checks"),
             share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
-            f"{end['kv_bytes'] / 2**20:.1f}", f"{end['method_bytes'] / 2**20:.1f}",
+            f"{end['kv_bytes'] / 2**20:.1f}", method_memory(method, end),
             *(segments if end["segments"] else ["-", "-"])]
 
 
@@ -158,6 +201,10 @@ def long_along(page):
     for name in LONG_RECORDS:
         for case in records.load(name)["cases"]:
             for point in case["along"]:
+                points.setdefault((point["task"], point["method"]), []).append(point)
+    for case in records.load("m12-long-gpu")["cases"]:
+        for point in case["along"]:
+            if point["method"].startswith("mneme") and point["length"] == 12288 and point["context"] in (0, 2):
                 points.setdefault((point["task"], point["method"]), []).append(point)
     return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
                   "method MiB", "segments", "segments attended %"],
@@ -173,9 +220,9 @@ def with_difference(cell):
 def answers_table(length):
     """Every method on three tasks at a length, by budget, with what a step reads."""
     def draw(page):
-        name = "m11-methods-needle"
-        case = next(c for c in records.load(name)["cases"] if c["cells"][0]["length"] == length)
-        methods, columns = suite_cells(case)
+        """Every method on three tasks at a length, by budget, with what a step reads."""
+        names = ["m11-methods-needle", "m12-mneme-needle"]
+        methods, columns = suite_cells({"cells": [c for c in records.measured_again(*names) if c["length"] == length]})
         rows = [[f"`{method}`"] + [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c])
                                    for c in columns]
                 + [f"{sum(cells[c]['kib_per_step'] for c in columns) / len(columns):,.0f}"]
@@ -183,23 +230,23 @@ def answers_table(length):
         first = next(iter(methods.values()))
         head = ["method"] + [f"{c}, {first[c]['questions']} answers" for c in columns] + ["KiB a step"]
         note = (f"Right answers in percent (paired difference to full attention in points, 95 %), {length:,} tokens: "
-                f"{sources(page, [name])}. Where fewer than 200 are named, some methods have up to 10 less.")
+                f"{sources(page, names[:1])}; `mneme`: {sources(page, names[1:])}. Where fewer than 200 are named, some "
+                "methods have up to 10 more or less.")
         return table(head, rows) + "\n\n" + wrapped(note)
     return draw
 
 
 def long_turns_table(page):
     """Conversations over a document, a turn a question."""
-    name, rows = "m12-long-turns", {}
-    for case in records.load(name)["cases"]:
-        methods, columns = suite_cells(case)
-        for method, cells in methods.items():
-            kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
-            scores = [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c]) for c in columns]
-            rows[method] = [f"`{method}`"] + scores + [f"{kib:,.0f}"]
+    names, rows = ["m12-long-turns", "m12-mneme-turns"], {}
+    methods, columns = suite_cells({"cells": records.measured_again(*names)})
+    for method, cells in methods.items():
+        kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
+        scores = [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c]) for c in columns]
+        rows[method] = [f"`{method}`"] + scores + [f"{kib:,.0f}"]
     head = ["method"] + [f"{c}, {methods['full'][c]['questions']} turns" for c in columns] + ["KiB a step"]
     note = ("Turns whose answer was foreseen token for token, in percent (paired difference to full attention, 95 %): "
-            f"{sources(page, [name])}.")
+            f"{sources(page, names[:1])}; `mneme` on a GPU: {sources(page, names[1:])}.")
     return table(head, list(rows.values())) + "\n\n" + wrapped(note)
 
 
@@ -207,33 +254,43 @@ def long_turns_along(page):
     """What methods did by the end of these conversations."""
     del page
     points = {}
-    for case in records.load("m12-long-turns")["cases"]:
-        for point in case["along"]:
-            points.setdefault((point["task"], point["method"], point["context"]), []).append(point)
+    newer = [p for case in records.load("m12-mneme-turns")["cases"] for p in case["along"] if p["method"] != "full"]
+    known = {p["method"] for p in newer}
+    for point in [p for case in records.load("m12-long-turns")["cases"] for p in case["along"] if p["method"] not in known] + newer:
+        points.setdefault((point["task"], point["method"], point["context"]), []).append(point)
     rows = {(task, method): along_row(task, method, found) for (task, method, _), found in sorted(
         points.items(), key=lambda item: (item[0][0], -item[0][2]))}
     return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
                   "method MiB", "segments", "segments attended %"], list(rows.values()))
 
 
-def smollm2_long_table(page):
-    """SmolLM2 at its longest context."""
-    parts = []
-    for name in ("m12-smollm2-8k", "m12-smollm2-8k-rest"):
-        for case in records.load(name)["cases"]:
-            parts.append(table(*transposed(*suite_rows(case))) + "\n\n" + wrapped(suite_note(page, name, case)))
-    return "\n\n".join(parts)
+def smollm2_fact_table(page):
+    """One fact in prose, alone and beside six like it, by length."""
+    name, columns, rows = "m12-smollm2-fact", [], {}
+    for case in records.load(name)["cases"]:
+        for cell in case["cells"]:
+            column = (cell["column"], cell["length"])
+            if column not in columns:
+                columns.append(column)
+            rows.setdefault(cell["method"], {})[column] = cell
+    columns.sort(key=lambda c: (c[0] != "niah", c[1]))
+    titles = [f"{'alone' if c == 'niah' else 'six look-alikes'}, {n:,}" for c, n in columns]
+    body = [[f"`{m}`"] + [f"{cells[c]['score_percent']:.1f}" if m == "full" else with_difference(cells[c]) for c in columns
+                          if c in cells] for m, cells in rows.items()]
+    n = next(iter(rows["full"].values()))["questions"]
+    note = (f"A needle at 10 depths, {n} questions a cell, budget 512, the question through decode, in percent (paired "
+            f"difference to full attention, 95 %), SmolLM2-135M-Instruct: {sources(page, [name])}.")
+    return table(["method"] + titles, body) + "\n\n" + wrapped(note)
 
 
-def smollm2_fact_table(page, name="m11-smollm2-niah", questions=40):
-    """One fact in prose, by length."""
-    cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
-    rows = [[f"`{method}`"] + [f"{c[method]['niah']['score_percent']:.1f}" if method == "full"
-                               else with_difference(c[method]["niah"]) for c in cases] for method in cases[0]]
-    lengths = [f"{c['full']['niah']['length']:,} tokens" for c in cases]
-    note = (f"A needle at 10 depths, {questions} questions a cell, in percent (paired difference to full attention, 95 %), "
-            f"SmolLM2-135M-Instruct: {sources(page, [name])}.")
-    return table(["method"] + lengths, rows) + "\n\n" + wrapped(note)
+def smollm2_centroids_table(page):
+    """The same at 7,168 tokens by index of mneme."""
+    name = "m11-smollm2-fact"
+    methods, _ = suite_cells(records.load(name)["cases"][0])
+    rows = [[f"`{m}`", f"{c['niah']['score_percent']:.1f}" if m == "full" else with_difference(c["niah"])]
+            for m, c in methods.items()]
+    note = f"A needle in 7,168 tokens at 10 depths, 200 questions a cell: {sources(page, [name])}."
+    return table(["method", "right, %"], rows) + "\n\n" + wrapped(note)
 
 
 def gates_table(page):
@@ -301,12 +358,11 @@ def register_table(page):
 
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 EVAL_TABLES = {
-    "smollm2": smollm2_table, "smollm2-8k": smollm2_long_table, "smollm2-fact": smollm2_fact_table,
-    "smollm2-fact-200": lambda page: smollm2_fact_table(page, "m11-smollm2-fact", 200),
-    "smollm2-variants": variants_table,
+    "smollm2-suites": smollm2_suites_table, "smollm2-fact": smollm2_fact_table,
+    "smollm2-centroids": smollm2_centroids_table, "smollm2-variants": variants_table,
     "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
     "register-sketch": register_table, "gates": gates_table, "key-statistics": keys_table,
-    "long-4k": long_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
+    "long-answers": long_table, "long-4k-along": long_along,
     "long-turns": long_turns_table, "long-turns-along": long_turns_along,
     **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)},
     **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p) for p in PAPERS for model in ("needle", "smollm2")}}

@@ -161,10 +161,9 @@ BY_BYTES = [("mneme", "mneme", "blue"), ("fier", "FIER", "orange"), ("quest:unit
 def answers_by_bytes(length):
     """Right answers about a register against what a step reads, of the shipped model."""
     def draw():
-        case = next(c for c in records.load("m11-methods-needle")["cases"] if c["cells"][0]["length"] == length)
         points, spans, full = {}, {}, None
-        for cell in case["cells"]:
-            if cell["column"] == "register":
+        for cell in records.measured_again("m11-methods-needle", "m12-mneme-needle"):
+            if cell["column"] == "register" and cell["length"] == length:
                 method = cell["method"].rpartition(" b")[0]
                 percent, half = cell["score_percent"], cell["half_width_95"]
                 points.setdefault(method, []).append((cell["kib_per_step"], percent))
