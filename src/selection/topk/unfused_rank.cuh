@@ -37,11 +37,12 @@ __device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
 }
 
 // Key of sinks and window as one more unit; 0: they are not part of the softmax.
+template <int kMost>
 __device__ inline std::uint32_t fixed_key(const Item& item, const HeadSums& sums) {
   if (item.rules.whole_attention == 0) return 0;
-  float v[kMaxGroup];
+  float v[kMost];
 #pragma unroll
-  for (int g = 0; g < kMaxGroup; ++g)
+  for (int g = 0; g < kMost; ++g)
     if (g < item.n_scored)
       v[g] = pooled_value(sums.fixed[g] / item.rules.alpha, pools_logs(item.rules.pool), item.rules.alpha, sums.all[g]);
   return pool_unit(item.rules.pool, item.n_scored, v);
@@ -121,6 +122,7 @@ __device__ inline void hold_units(const UnfusedArgs& p, const Item& item, std::u
 // The selection of a KV head whose units have been pooled: the best, ascending or ranked, and the mass that the
 // speculative selection lacks.
 //   units  [max_listed]: scratch
+template <int kMost>
 __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, std::uint32_t* keys, std::int32_t* units,
                                        const HeadSums& sums, Ranker& ranker) {
   const bool holds = item.rules.hold > 0 && item.goes_on && p.s.n_selected[0][item.index] == item.n_select * item.each;
@@ -129,8 +131,8 @@ __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, s
   __syncthreads();
   if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
     compute_missing_mass(p.s, item.rules,
-                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key(item, sums)}, ranker.most,
-                         keys, units);
+                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key<kMost>(item, sums)},
+                         ranker.most, keys, units);
     __syncthreads();
   }
   if (item.rules.turnover >= 0) {
@@ -158,6 +160,7 @@ struct ClusterRank {
   Ranker ranker;
   HeadSums sums;
   float2 of_warps[kScoreWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
+  std::int32_t units[kFew];
 };
 
 // The block's parts of the heads' log-sum-exps.   scores: of its share, [group][width]
@@ -177,7 +180,8 @@ __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const S
 }
 
 // Ranks a KV head whose blocks have scored their shares. Called by all blocks of the cluster.
-//   scores  of the block's share; keys  of all units, used in the first block; units  [max_listed]: its scratch
+//   scores  of the block's share; keys  of all units, used in the first block; units  [max_listed]: its scratch, for more
+//           than kFew units
 //   s       has the block's parts of log-sum-exps (of_warps)
 template <int kMost>
 __device__ void rank_share(const UnfusedArgs& p, const Item& item, const ClusterArgs& c, const Share& at,
@@ -199,7 +203,8 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (tid % kWarp == 0) put_least(address_in(&s.ranker.least, 0), least), put_most(address_in(&s.ranker.most, 0), most);
   cluster_sync();
-  if (at.rank == 0) write_selection(p, item, keys, units, s.sums, s.ranker);
+  if (at.rank == 0)
+    write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
 }
 
 }  // namespace mneme::cuda

@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   Item item;
   if (!item_at(p, row, number, true, item)) return;
   std::uint32_t* keys = pool_units(p, item, sums, ranker);
-  write_selection(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
+  write_selection<kMaxGroup>(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
 }
 
 // Where the keys of a KV head fit in shared memory.

@@ -129,17 +129,133 @@ __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOf
   for (int page = first_page(); page < at.own; page += kWarps * kPages) pages.prefetch(page);
 }
 
-// The KV head's terms, in parts by the blocks of the cluster. Those of sinks and window are there after the cluster's next
-// barrier, when ranks need them.   q: room for the queries
-__device__ __noinline__ void cluster_terms(const UnfusedArgs& p, const Item& item, float* q, int first, int stop) {
-  load_queries(p, item, q);
+// ---- what the query heads add to all pages (HeadTerms), in parts by the blocks of the cluster. In few instructions: between
+// two layers a GEMM's weights leave none of them in L2, and a kernel that runs once waits for each line of its code.
+
+// Parts of warps, in shared memory.
+template <int kMost>
+struct TermParts {
+  float spread[kWarps][kMost];
+  float2 fixed[kWarps][kHeads];
+};
+
+// Terms of the head's frame, as frame_terms().   q [group][D]
+template <int kDim, int kMost>
+__device__ __forceinline__ void frame_part(const UnfusedArgs& p, const Item& item, const float* q, int part,
+                                           TermParts<kMost>& parts) {
+  constexpr int kGroups = kThreads / kDim,
+                kRows = kDim / kTermParts / kGroups;  // threads of a column; rows of a thread
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, column = tid % kDim,
+            row = part * (kDim / kTermParts) + tid / kDim;
+  const Frame f = frame_of(p, item);
+  float x[kRows], sum[kMost] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) x[i] = __ldcg(f.covariance + (row + kGroups * i) * kDim + column);
+  base_terms(p, item, q, f, part);
+  basis_terms(p, item, q, f, part);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int g = 0; g < kMost; ++g)
+      if (g < p.group) sum[g] = fmaf(x[i], q[g * kDim + row + kGroups * i], sum[g]);
+#pragma unroll
+  for (int g = 0; g < kMost; ++g)
+    if (g < p.group) sum[g] *= q[g * kDim + column];
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2)
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) sum[g] += __shfl_xor_sync(~0u, sum[g], d);
+#pragma unroll
+  for (int g = 0; g < kMost; ++g)
+    if (lane == 0) parts.spread[warp][g] = sum[g];
+  __syncthreads();
+  if (tid >= p.group) return;
+  float spread = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) spread += parts.spread[w][tid];
+  item.terms[tid].spread[part] = spread;
+}
+
+// Four channels of a key, as readers see them; and two of a query, in the same type.
+template <typename T>
+__device__ __forceinline__ uint2 four_of(const KvRow<T>& key, int channel) {
+  if constexpr (std::is_same_v<T, EightBit>) {
+    const auto two = [&](int c) { return pack<__nv_bfloat16>(widen(key[c]), widen(key[c + 1])); };
+    return {two(channel), two(channel + 2)};
+  } else {
+    return __ldcg(reinterpret_cast<const uint2*>(key.p + channel));
+  }
+}
+template <typename T>
+__device__ __forceinline__ std::uint32_t query_of(std::uint32_t two) {
+  if constexpr (!std::is_same_v<T, __half>) return two;
+  const float2 v = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(two));
+  return pack<__half>(v.x, v.y);
+}
+
+// Terms of the part's tokens of sinks and window, as fixed_terms(): a warp takes eight tokens, columns of an mma.
+template <typename T, int kDim, int kMost>
+__device__ __forceinline__ void fixed_part(const UnfusedArgs& p, const Item& item, const Queries<kDim>& q, int part,
+                                           TermParts<kMost>& parts) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const FixedTokens fixed(p, item);
+  const Part tokens(part, fixed.n);
+  float most = -INFINITY, sum = 0;  // of head g
+#pragma unroll 1
+  for (int first = tokens.first + 8 * warp; first < tokens.stop; first += 8 * kWarps) {
+    const int position = fixed.position(min(first + g, tokens.stop - 1));
+    const KvRow<T> key(fixed_token(p, item, position, item.stored), kDim, p.s.codes);
+    uint2 k[kDim / 16];
+    float c[4] = {};
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) k[i] = four_of(key, 16 * i + 4 * t);
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+      mma<ReadAs<T>>(c, query_of<T>(q.of_lanes[i][lane].x), 0, query_of<T>(q.of_lanes[i][lane].y), 0, k[i].x, k[i].y);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (first + 2 * t + i < tokens.stop) add_sum(most, sum, item.rules.alpha * c[i], 1.0f);
+  }
+#pragma unroll
+  for (int d = 1; d < 4; d *= 2) add_sum(most, sum, __shfl_xor_sync(~0u, most, d), __shfl_xor_sync(~0u, sum, d));
+  if (t == 0) parts.fixed[warp][g] = {most, sum};
+  __syncthreads();
+  if (threadIdx.x >= p.group) return;
+  float2 all{-INFINITY, 0};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) all.x = fmaxf(all.x, parts.fixed[w][threadIdx.x].x);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w)
+    if (all.x > -INFINITY) all.y += parts.fixed[w][threadIdx.x].y * __expf(parts.fixed[w][threadIdx.x].x - all.x);
+  item.terms[threadIdx.x].fixed[part] = all;
+}
+
+// Parts [first, stop) of the KV head's terms. Those of sinks and window are there after the cluster's next barrier, when
+// ranks need them.   queries: room for [group][D]
+template <int kDim, int kMost>
+__device__ __forceinline__ void cluster_terms(const UnfusedArgs& p, const Item& item, const Queries<kDim>& q,
+                                              float* queries, TermParts<kMost>& parts, int first, int stop) {
+  const auto* from = reinterpret_cast<const std::uint32_t*>(p.s.last_q) + item.index * p.group * (kDim / 2);
+  for (int i = threadIdx.x; i < p.group * (kDim / 2); i += kThreads) {
+    const std::uint32_t two = __ldcg(from + i);
+    reinterpret_cast<float2*>(queries)[i] = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(two));
+  }
+  __syncthreads();
+#pragma unroll 1
   for (int part = first; part < stop; ++part) {
-    frame_terms(p, item, q, part);
+    frame_part<kDim>(p, item, queries, part, parts);
     __syncthreads();
   }
   cluster_arrive();
+#pragma unroll 1
   for (int part = first; part < stop && item.rules.whole_attention != 0; ++part) {
-    fixed_terms_of(p, item, q, part);
+    if (p.s.codes != KvCodes::kNone) {
+      fixed_part<EightBit>(p, item, q, part, parts);
+    } else if (p.s.f16) {
+      fixed_part<__half>(p, item, q, part, parts);
+    } else {
+      fixed_part<__nv_bfloat16>(p, item, q, part, parts);
+    }
     __syncthreads();
   }
   cluster_wait();
@@ -152,6 +268,7 @@ __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_
   __shared__ Queries<kDim> q;
   __shared__ ClusterRank ranks;
   __shared__ PageParts parts[kWarps];
+  __shared__ TermParts<4 * kTiles> terms;
   cluster_begin();
   launch_dependents();
   const int number = static_cast<int>(blockIdx.x) / shape.blocks, rank = static_cast<int>(blockIdx.x) % shape.blocks;
@@ -177,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_
   const Pages pages(entries_of(p, item) + std::int64_t{item.first + at.begin} * e.bytes, e.bytes, at.own, memory);
   pages.fetch_first(first_page(), kWarps * kPages);
   q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * kDim, p.group);
-  if (selects) cluster_terms(p, item, scores, first_part, stop_part);
+  if (selects) cluster_terms(p, item, q, scores, terms, first_part, stop_part);
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
   score_share<kDim, kTiles>(p, item, q, pages, parts[warp], scores, selects ? shape.width : p.width,
