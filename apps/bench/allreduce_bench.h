@@ -12,10 +12,12 @@ namespace mneme {
 
 struct AllReduceCase {
   std::size_t bytes = 0;  // a multiple of 4
-  std::string form;       // "shared" or "socket" of the processes themselves; "nccl", "host" on devices
+  // "shared" or "socket" of the processes themselves. On devices "nccl", "host", "peers" (packets), "reads"; "nccl+norm" and "peers+norm": rows
+  // of 4,096 that join a residual and start the next norm, as in a step.
+  std::string form;
 };
 struct AllReduceResult {
-  double seconds = 0;      // of one: the median over graphs (or runs) of several
+  double seconds = 0;      // of one: the median over graphs (or runs) of several; 0: the form has not this size
   std::int32_t a_run = 0;  // of so many
 };
 

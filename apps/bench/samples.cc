@@ -10,10 +10,10 @@
 namespace mneme {
 
 double quantile(const std::vector<double>& sorted, double share) {
-  const double place = share * static_cast<double>(sorted.size() - 1);
+  const double place = share * real(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+  return sorted[below] + (place - real(below)) * (sorted[above] - sorted[below]);
 }
 
 Quantiles quantiles_of(std::vector<double> samples) {

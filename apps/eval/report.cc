@@ -102,7 +102,7 @@ namespace {
 
 Row cells_of(const CellSummary& c) {
   const MethodCost& k = c.cost;
-  const auto audits = static_cast<double>(std::max<std::int64_t>(k.audit.samples, 1));
+  const auto audits = real(std::max<std::int64_t>(k.audit.samples, 1));
   const auto audited = [&](double sum) {
     return k.audit.samples == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * sum / audits);
   };
@@ -157,7 +157,7 @@ std::string perplexity_table(const std::vector<CellSummary>& cells) {
 
 nlohmann::json to_json(const CellSummary& c) {
   const MethodCost& k = c.cost;
-  const auto audits = static_cast<double>(std::max<std::int64_t>(k.audit.samples, 1));
+  const auto audits = real(std::max<std::int64_t>(k.audit.samples, 1));
   nlohmann::json j = {{"task", c.task},
                       {"length", c.length},
                       {"method", c.method},

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/eval/figures/paper.h"
 #include "apps/eval/report.h"
 #include "src/base/size32.h"
 
@@ -87,7 +88,7 @@ std::string plot_axes(const PlotArea& a, const std::string& title) {
   std::string svg = fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", a.x0, title);
   for (int tick = 0; tick <= 100; tick += 25)
     svg += fmt::format(
-        "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4}\" "
+        "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\" class=\"rule\"/><text x=\"{3}\" y=\"{4}\" "
         "text-anchor=\"end\">{5} %</text>\n",
         a.x0, a.x1, a.y(tick), a.x0 - 6, a.y(tick) + 4, tick);
   for (double kib = a.range.low; kib <= a.range.high * 1.01; kib *= 2)
@@ -99,7 +100,7 @@ std::string plot_axes(const PlotArea& a, const std::string& title) {
 
 std::string plot_points(const PlotArea& a, const std::vector<PlotPoint>& points) {
   constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
-                                           "#b8860b", "#444444", "#d1478c", "#2aa198"};
+                                           "#b8860b", "#7a7a7a", "#d1478c", "#2aa198"};
   std::string svg;
   std::int32_t colour = 0;
   for (const PlotPoint& p : points) {
@@ -127,9 +128,8 @@ std::string plot_svg(const std::vector<PlotValue>& values) {
   const PlotRange range = plot_range(panels);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" "
-      "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      kPlotWidth * std::max(size32(panels), 1), kPlotHeight);
+      "font-family=\"sans-serif\" font-size=\"11\">\n{2}",
+      kPlotWidth * std::max(size32(panels), 1), kPlotHeight, kPaper);
   for (std::int32_t i = 0; i < std::ssize(panels); ++i) {
     const PlotArea area(i, range);
     svg += plot_axes(area, panels[i].title) + plot_points(area, panels[i].points);

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "apps/eval/figures/paper.h"
 #include "apps/eval/gate_record.h"
 #include "apps/eval/similarity.h"
 #include "src/base/ratio.h"
@@ -113,7 +114,7 @@ class Panel {
     for (int i = 0; i <= 4; ++i) {
       const double v = y_low + (y_high - y_low) * i / 4;
       svg_ += fmt::format(
-          "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+          "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" class=\"rule\"/><text x=\"{3}\" y=\"{4:.1f}\" "
           "text-anchor=\"end\">{5:.2f}</text>\n",
           left, left + kWidth, y(v), left - 6, y(v) + 4, v);
     }
@@ -257,8 +258,8 @@ std::string similarity_svg(const SimilarityObserver& observer) {
   constexpr double kPanel = 450;
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-             "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-             3 * kPanel + 240, 340) +
+             "font-family=\"sans-serif\" font-size=\"11\">\n{2}",
+             3 * kPanel + 240, 340, kPaper) +
          cosine_panel(observer, 50) + tau_panel(observer, 50 + kPanel) + recall_panel(observer, 50 + 2 * kPanel) +
          "</svg>\n";
 }

@@ -16,6 +16,7 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/engine/kv_method.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
@@ -65,8 +66,8 @@ Prepared prepare(const PlanCommand& o, const BenchShape& shape, const Gpus& gpus
   FitSetup& f = p.fit;
   StepSetup& s = f.step;
   s.config = shape.config;
-  f.weight_bytes = static_cast<double>(shape.weight_bytes);
-  s.step_weight_bytes = static_cast<double>(shape.step_weight_bytes);
+  f.weight_bytes = real(shape.weight_bytes);
+  s.step_weight_bytes = real(shape.step_weight_bytes);
   s.ranks = std::min(gpus.n, 8);
   f.stages = gpus.n / s.ranks;
   if (shape.config.n_kv_heads % s.ranks != 0)

@@ -175,10 +175,31 @@ void ReferencePrefillEnd::keep(Head& head, const std::vector<bool>& stays) {
   head.mass.resize(n);
 }
 
+std::vector<double> ReferencePrefillEnd::rank_scores(std::int32_t m) const {
+  const DropStage& stage = *plan_->recipe.prefill_end;
+  const std::int32_t group = plan_->shape.group();
+  const bool layer = stage.scope == DropScope::kLayer;
+  const std::int32_t first = layer ? 0 : m, end = layer ? plan_->shape.n_kv_heads : m + 1;
+  std::vector<double> scores(heads_[at(m)].stored.size(), 0.0);
+  if (stage.rank == Rank::kPosition) return scores;
+  for (std::int32_t other = first; other < end; ++other)
+    for (std::int32_t t = 0; t < size32(scores); ++t) {
+      double& score = scores[at(t)];
+      if (stage.rank == Rank::kMassVariance) {
+        score += score_of(other, t);
+      } else if (plan_->observed_rows() == Plan::kAllRows) {
+        score += heads_[at(other)].mass[at(t)];
+      } else {
+        for (std::int32_t g = 0; g < group; ++g) score += received_[at(other * group + g)][at(t)];
+      }
+    }
+  return scores;
+}
+
 void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
   const Recipe& recipe = plan_->recipe;
   const DropStage& stage = *recipe.prefill_end;
-  const std::int32_t group = plan_->shape.group(), n_kv = plan_->shape.n_kv_heads;
+  const std::int32_t n_kv = plan_->shape.n_kv_heads;
   const bool one = stage.scope == DropScope::kLayer;
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
   const bool shared = std::holds_alternative<HeadShare>(stage.share) && size32(heads_[0].stored) > n_keep;
@@ -188,20 +209,7 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
     Head& head = heads_[at(m)];
     const auto n = size32(head.stored);
     if (n <= keeps[at(m)]) continue;
-    std::vector<double> scores(at(n), 0.0);
-    if (stage.rank == Rank::kMassVariance) {
-      for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
-        for (std::int32_t t = 0; t < n; ++t) scores[at(t)] += score_of(other, t);
-    } else if (stage.rank != Rank::kPosition)
-      for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
-        for (std::int32_t t = 0; t < n; ++t) {
-          if (plan_->observed_rows() == Plan::kAllRows) {
-            // Scores are computed before this decision changes a later head's mass.
-            scores[at(t)] += heads_[at(other)].mass[at(t)];
-          } else {
-            for (std::int32_t g = 0; g < group; ++g) scores[at(t)] += received_[at(other * group + g)][at(t)];
-          }
-        }
+    const std::vector<double> scores = rank_scores(m);
     std::vector<bool> stays(at(n), false);
     std::vector<std::int32_t> others;
     std::vector<double> between;
@@ -243,11 +251,10 @@ double ReferencePrefillEnd::score_of(std::int32_t kv_head, std::int32_t t) const
   double score = 0;
   for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
     double mean = 0, squares = 0;
-    for (const auto& row : by_row_) mean += row[at(h)][at(t)] / static_cast<double>(by_row_.size());
+    for (const auto& row : by_row_) mean += row[at(h)][at(t)] / real(by_row_.size());
     for (const auto& row : by_row_) squares += std::pow(row[at(h)][at(t)] - mean, 2);
     score += mean;
-    if (by_row_.size() > 1)
-      score += plan_->recipe.prefill_end->gamma * squares / static_cast<double>(by_row_.size() - 1);
+    if (by_row_.size() > 1) score += plan_->recipe.prefill_end->gamma * squares / real(by_row_.size() - 1);
   }
   return score;
 }
@@ -265,10 +272,10 @@ void ReferencePrefillEnd::measure_preference() {
       for (const auto& row : by_row_) {
         const double a = row[at(h)][at(t)];
         entropy -= a * std::log(a + 1e-10);
-        mean += a / static_cast<double>(by_row_.size());
+        mean += a / real(by_row_.size());
       }
       for (const auto& row : by_row_) squares += std::pow(row[at(h)][at(t)] - mean, 2);
-      if (by_row_.size() > 1) variance += squares / static_cast<double>(by_row_.size() - 1);
+      if (by_row_.size() > 1) variance += squares / real(by_row_.size() - 1);
     }
   }
   preference_ = std::pow(entropy, 1 / double{share.tau1}) * std::pow(variance, 1 / double{share.tau2});

@@ -50,6 +50,8 @@ class ReferencePrefillEnd {
   void decide(const SequenceCache& whole, bool decodes);
   std::int32_t pyramid_budget() const;
   std::vector<std::int32_t> head_budgets(std::int32_t n_keep) const;
+  // (stored tokens of head m): what keep_by_rank ranks them by, summed over the heads that the decision covers.
+  std::vector<double> rank_scores(std::int32_t m) const;
   void keep_by_rank(std::int32_t n_keep);
   void measure_preference();
   void make_pages(Head& head, std::int32_t step);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "src/base/ratio.h"
 #include "src/model/layer_pass.h"
 #include "src/ops/norm_rope/pointwise.h"
 
@@ -90,7 +91,7 @@ void scale_queries(LayerPass& p) {
   for (std::int64_t i = 0; i < p.n(); ++i) {
     const std::int64_t passed = positions[i] / p.config.temperature_context;
     if (passed == 0) continue;
-    const auto scale = static_cast<float>(1.0 + p.config.temperature * std::log1p(static_cast<double>(passed)));
+    const auto scale = static_cast<float>(1.0 + p.config.temperature * std::log1p(real(passed)));
     float* row = p.q.row_as<float>(i);
     for (std::int64_t j = 0; j < p.q.dim(1); ++j) row[j] *= scale;
   }

@@ -211,7 +211,7 @@ AttentionShape MethodShape::attention() const {
 double Plan::index_bytes_per_token() const {
   if (layer_selection) return ratio(layer_selection->entry_bytes(shape), shape.n_kv_heads * rules.unit_tokens);
   if (index == nullptr) return 0;
-  const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
+  const auto entry = real(index->entry_bytes(shape.attention()));
   if (!lists) return entry / index->entry_tokens();
   // An entry and a size per unit, a position per token.
   return (entry + sizeof(std::int32_t)) / lists->clusters.tokens + sizeof(std::int32_t);

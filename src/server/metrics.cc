@@ -112,7 +112,7 @@ Metrics::Gauges Metrics::gauges() const {
 void Metrics::count_step(std::int64_t tokens, double seconds) {
   const std::lock_guard lock(mutex_);
   ++steps_.n;
-  steps_.tokens.observe(static_cast<double>(tokens));
+  steps_.tokens.observe(real(tokens));
   steps_.seconds.observe(seconds);
 }
 
@@ -127,8 +127,8 @@ void Metrics::count_answer(const Answer& a) {
   ++answers_.finished[std::string(a.finished)];
   tokens_.prompt += a.prompt_tokens;
   tokens_.answer += a.answer_tokens;
-  answers_.prompt_tokens.observe(static_cast<double>(a.prompt_tokens));
-  answers_.answer_tokens.observe(static_cast<double>(a.answer_tokens));
+  answers_.prompt_tokens.observe(real(a.prompt_tokens));
+  answers_.answer_tokens.observe(real(a.answer_tokens));
   const auto observe = [](Histogram& h, double seconds) {
     if (seconds >= 0) h.observe(seconds);
   };

@@ -6,10 +6,13 @@
 
 #include <cctype>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "src/recipes/compile.h"
+#include "tests/sanitized.h"
 
 namespace mneme {
 
@@ -34,18 +37,17 @@ class MethodContract : public ::testing::TestWithParam<ContractCase> {
   }
 };
 
-// Query heads per KV head. Under AddressSanitizer two of them: the release build has all, in a third of the time each.
-inline auto tested_groups() {
-#if defined(__SANITIZE_ADDRESS__)
-  return ::testing::Values(4, 7);
-#else
-  return ::testing::Values(1, 4, 5, 7, 8);
-#endif
-}
+// Query heads per KV head.
+inline constexpr std::int32_t kGroups[] = {1, 4, 5, 7, 8};
 
-template <std::size_t kN>
-auto with_groups(const Method (&methods)[kN]) {
-  return ::testing::Combine(::testing::ValuesIn(methods), tested_groups());
+// Every case with every group; under sanitizers, which take three times as long, with one of them each, in turn.
+template <typename T, std::size_t kN>
+auto with_groups(const T (&cases)[kN]) {
+  std::vector<std::tuple<T, std::int32_t>> all;
+  for (std::size_t i = 0; i < kN; ++i)
+    for (std::size_t g = 0; g < std::size(kGroups); ++g)
+      if (!kSanitized || g == i % std::size(kGroups)) all.emplace_back(cases[i], kGroups[g]);
+  return ::testing::ValuesIn(all);
 }
 
 // "quest_pool_none_dense_none_G4"

@@ -361,14 +361,17 @@ std::string variant_name(const ::testing::TestParamInfo<std::tuple<const char*, 
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, LayerSelectionContract,
-                         ::testing::Combine(::testing::Values("", "positions=absolute", "window_probe=mean",
-                                                              "window_probe=reversed", "cutoff=constant",
-                                                              "cutoff=reversed", "cutoff_in=all",
-                                                              "positions=absolute,question_weight=0", "match=best",
-                                                              "match=best,top=8,positions=absolute"),
-                                            tested_groups()),
-                         variant_name);
+constexpr const char* kVariants[] = {"",
+                                     "positions=absolute",
+                                     "window_probe=mean",
+                                     "window_probe=reversed",
+                                     "cutoff=constant",
+                                     "cutoff=reversed",
+                                     "cutoff_in=all",
+                                     "positions=absolute,question_weight=0",
+                                     "match=best",
+                                     "match=best,top=8,positions=absolute"};
+INSTANTIATE_TEST_SUITE_P(Variants, LayerSelectionContract, with_groups(kVariants), variant_name);
 INSTANTIATE_TEST_SUITE_P(DotProducts, LayerSelectionContract,
                          ::testing::Combine(::testing::Values("similarity=dot,window_probe=mean,cutoff=constant",
                                                               "similarity=dot,question_in=all,cutoff=constant"),

@@ -68,6 +68,12 @@ inline std::vector<int> in_processes(int size, const std::function<bool(Collecti
   return codes;
 }
 
+// Exit codes of tests that need a GPU.
+inline constexpr int kRight = 0, kWrong = 1, kNoDevice = 77;
+inline bool no_device(const std::vector<int>& codes) {
+  return codes == std::vector<int>(codes.size(), kNoDevice);
+}
+
 // Every rank in a process of its own, so that this one never uses a GPU: CUDA does not survive fork().
 inline std::vector<int> in_children(int size, const std::function<int(Collective&)>& run,
                                     SharedCollective::Options options = kPatient) {

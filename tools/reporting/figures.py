@@ -161,10 +161,9 @@ BY_BYTES = [("mneme", "mneme", "blue"), ("fier", "FIER", "orange"), ("quest:unit
 def answers_by_bytes(length):
     """Right answers about a register against what a step reads, of the shipped model."""
     def draw():
-        case = next(c for c in records.load("m11-methods-needle")["cases"] if c["cells"][0]["length"] == length)
         points, spans, full = {}, {}, None
-        for cell in case["cells"]:
-            if cell["column"] == "register":
+        for cell in records.measured_again("m11-methods-needle", "m12-mneme-needle"):
+            if cell["column"] == "register" and cell["length"] == length:
                 method = cell["method"].rpartition(" b")[0]
                 percent, half = cell["score_percent"], cell["half_width_95"]
                 points.setdefault(method, []).append((cell["kib_per_step"], percent))
@@ -188,6 +187,8 @@ def answers_by_bytes(length):
     return draw
 
 
+PAPER = ("<style>svg{fill:#1f2328}.paper{fill:#fff}@media(prefers-color-scheme:dark){svg{fill:#e6edf3}.paper{fill:#0d1117}}"
+         '</style>\n<rect class="paper" width="100%" height="100%"/>\n')
 PHASES = ["#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2", "#b8860b", "#59636e", "#d1478c"]
 
 
@@ -213,7 +214,7 @@ def latency():
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" width="820" height="{height}" role="img" '
             'aria-labelledby="t d" font-family="system-ui,sans-serif" font-size="16">\n'
             f'<title id="t">A decode step by phase</title>\n<desc id="d">{said}</desc>\n'
-            '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(out) + "\n</svg>\n")
+            + PAPER + "\n".join(out) + "\n</svg>\n")
 
 
 FIGURES = {"latency.svg": latency, **{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},

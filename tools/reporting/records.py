@@ -19,7 +19,9 @@ LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --
         "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
 DEVICE = "--threads 1 --device cuda --kv-store device --dense-layers none"
 PAPER = f"{NEEDLE} {DEVICE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 2"
-SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
+LONG_GPU = f"{NEEDLE} {DEVICE} --suite long --tasks register,trace --max-tokens 4096 --forced --along 1024"
+SMALL_PAPER = (f"{SMOLLM2} {DEVICE.replace('--threads 1 ', '')} --suite niah --tasks niah,look_alikes --lengths 2048 "
+               "--contexts 3")
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
 FACTS = (f"{NEEDLE} --threads 1 --seed 7 --kv-sink 32 --kv-recent 128 --dense-layers none --device cuda --kv-store device "
@@ -127,11 +129,6 @@ RECORDS = {
         "decode, 32 sinks, 128 recent tokens",
         [f"{FACTS} --lengths 4096 --budgets 256,512,1024,2048 {EVERY}"]
         + [f"{FACTS} --lengths {n} --budgets 256,512,1024,2048,4096 {EVERY}" for n in (12288, 31744)]),
-    "m11-smollm2-niah": (
-        "One fact in prose of 2,048, 4,096 and 7,168 tokens at 10 depths, alone and beside six like it, "
-        "SmolLM2-135M-Instruct at a budget of 512; the question through decode, 32 sinks, 64 recent tokens",
-        [f"{CHAT} --suite niah --tasks niah,look_alikes --lengths {n} --contexts 4 --budgets 512 --methods "
-         "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme" for n in (2048, 4096, 7168)]),
     "m11-smollm2-variants": (
         "One fact in prose of 4,096 and 7,168 tokens at 10 depths by variants of mneme, SmolLM2-135M-Instruct at a budget "
         "of 512; the question through decode, 32 sinks, 64 recent tokens",
@@ -161,15 +158,32 @@ RECORDS = {
         "selection replaced, 20 % of KV heads (louiskv: of steps) corrected",
         [f"{DECODE} --depth 131072 -n 30 --kv-store host {SELECT} --correction 0.2 --phases "
          "--kv-method window,freekv,mneme,mneme:index=centroids:8,quest:unit=page:32,louiskv,fier"]),
-    "m12-smollm2-8k": (
-        "SmolLM2-135M-Instruct at its longest context: RULER and pass keys in 8,192 tokens, full attention and six methods "
-        "at a budget of 1,024; 32 sinks, 64 recent tokens",
-        [f"{CHAT} --suite ruler --lengths 8192 --contexts 10 {SIX_OF_PAPERS}",
-         f"{CHAT} --suite passkey --lengths 8192 --contexts 1 {SIX_OF_PAPERS}"]),
-    "m12-smollm2-8k-rest": (
-        "The other seven tasks of RULER in 8,192 tokens, as m12-smollm2-8k",
-        [f"{CHAT} --suite ruler --tasks niah_multivalue,niah_multiquery,vt,cwe,fwe,qa_1,qa_2 --lengths 8192 --contexts 10 "
-         f"{SIX_OF_PAPERS}"]),
+    "m12-smollm2-suites": (
+        "Every suite that fits the 8,192 tokens of SmolLM2-135M-Instruct and has its questions at hand: full attention and "
+        "six methods at a budget of 1,024 (GSM8K: 256), 32 sinks and 64 recent tokens; GSM8K's test.jsonl and a novel are "
+        "the user's files",
+        [f"{CHAT} --suite ruler --lengths 8192 --contexts 20 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite passkey --lengths 8192 --contexts 3 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite facts --grader contained --lengths 8192 --contexts 4 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite long --tasks recite,rewrite --lengths 6144 --max-tokens 1024 --contexts 2 --forced "
+         f"--along 256 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite pg19 --data data/almayers-folly-1895.txt --max-tokens 4096 {SIX_OF_PAPERS}",
+         f"{CHAT} --suite math --data data/gsm8k_test.jsonl --contexts 200 --contexts-at-once 25 "
+         f"--max-tokens 320 --question decode {SIX_OF_PAPERS.replace('1024', '256')}"]),
+    "m12-smollm2-fact": (
+        "One fact in prose of 2,048, 4,096 and 7,168 tokens at 10 depths, alone and beside six like it, 200 questions a "
+        "cell, SmolLM2-135M-Instruct at a budget of 512; the question through decode, 32 sinks, 64 recent tokens",
+        [f"{CHAT} --suite niah --tasks niah,look_alikes --lengths {n} --contexts 20 --contexts-at-once 16 --budgets 512 "
+         "--methods full,mneme,fier,freekv,quest:unit=page:32" for n in (2048, 4096, 7168)]),
+    "m12-mneme-needle": (
+        "Right answers of the shipped model with mneme as it is by default since it has sketch:16: what m11-methods-needle "
+        "measured with centroids:8",
+        [f"{FACTS} --contexts-at-once 3 --lengths {n} --budgets 256,512,1024,2048{more} --methods full,mneme"
+         for n, more in ((4096, ""), (12288, ",4096"), (31744, ",4096"))]),
+    "m12-mneme-turns": (
+        "Conversations of m12-long-turns with mneme as it is by default since it has sketch:16",
+        [f"{NEEDLE} {DEVICE} --suite long --tasks lookups,chain --lengths 12288 --max-tokens 4096 --forced --along 1024 "
+         "--contexts 2 --budgets 512,1024,2048 --methods full,mneme"]),
     "m12-long-turns": (
         "Conversations of 4,096 tokens over 12,288: values of a register, and names of a shuffled chain, a question a turn; "
         "the reference is fed and a turn counts where every token of its answer was foreseen; shipped model on a CPU",
@@ -179,6 +193,13 @@ RECORDS = {
         "a budget of 512",
         [f"{PAPER} --paper {paper} --budgets 512" for paper in ("freekv", "louiskv", "fier", "actqkv")]
         + [f"{PAPER} --paper refreekv --budgets 512 --question prefill"]),
+    "m12-long-gpu": (
+        "Answers of 4,096 tokens over 12,288 and 27,648: a register in full and the states of a program; the reference is "
+        "fed and a line counts where every token of it was foreseen; shipped model",
+        [f"{LONG_GPU} --lengths 12288 --contexts 2 --budgets {b} "
+         "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier,mneme" for b in (512, 1024, 2048)]
+        + [f"{LONG_GPU} --lengths 27648 --contexts 1 --budgets {b} --methods full,window,freekv:tau=0.9,louiskv,fier,mneme"
+           for b in (512, 2048)]),
     "m12-long-4k": (
         "Answers of 4,096 tokens over 12,288: the states of a program; the reference is fed and a line counts where every "
         "token of it was foreseen; shipped model",
@@ -186,16 +207,11 @@ RECORDS = {
     "m12-long-register": (
         "The same of a register in full, at a budget of 512",
         [f"{LONG} --tasks register --budgets 512"]),
-    "m12-smollm2": (
-        "Suites that the program makes, 1,024 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
-        "of 256",
-        [f"{SMOLLM2} --suite niah {SIX}", f"{SMOLLM2} --suite passkey {SIX}",
-         f"{SMOLLM2} --suite ruler --contexts 1 {SIX}"]),
     "m12-papers-smollm2": (
-        "The papers' methods on a needle at 10 depths of 1,024 tokens, SmolLM2-135M-Instruct, at a budget of 256",
-        [f"{SMOLLM2} --suite niah --lengths 1024 --paper {paper} --budgets 256"
-         for paper in ("freekv", "louiskv", "fier", "actqkv")]
-        + [f"{SMOLLM2} --suite niah --lengths 1024 --paper refreekv --budgets 256 --question prefill"]),
+        "One table a seed paper, in its layout, with SmolLM2-135M-Instruct: a needle in 2,048 tokens at 10 depths, alone "
+        "and beside six like it; the papers' methods at a budget of 512",
+        [f"{SMALL_PAPER} --paper {paper} --budgets 512" for paper in ("freekv", "louiskv", "fier", "actqkv")]
+        + [f"{SMALL_PAPER} --paper refreekv --budgets 512 --question prefill"]),
 }
 
 
@@ -217,6 +233,17 @@ def first_of(*names):
         if (RESULTS / f"{name}.json").exists():
             return name, load(name)
     raise Missing(f"bench/results/{names[0]}.json")
+
+
+def measured_again(name, newer):
+    """The cells of a record, those of methods other than full that a newer record has too taken from it, in the old order.
+
+    A newer record's differences to full are those of its own run. Cells are told apart by column, length and method.
+    """
+    def key(cell):
+        return cell["column"], cell["length"], cell["method"]
+    again = {key(c): c for case in load(newer)["cases"] for c in case["cells"] if c["method"] != "full"}
+    return [again.get(key(c), c) for case in load(name)["cases"] for c in case["cells"]]
 
 
 def command_of(case):

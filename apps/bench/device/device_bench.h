@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "apps/bench/allreduce_bench.h"
 #include "apps/bench/bench.h"
@@ -63,7 +65,9 @@ struct DeviceBenches {
   GemmResult (*gemm)(const ModelConfig& config, const GemmCase& c, std::int32_t times);
   DeviceRates (*rates)(int device);
   // Inside graphs. Errors  kDevice: no NCCL. RanksStopped.
-  AllReduceResult (*all_reduce)(Collective& ranks, const AllReduceCase& c, std::int32_t times);
+  // Requires  cases of a form follow one another.
+  std::vector<AllReduceResult> (*all_reduces)(Collective& ranks, std::span<const AllReduceCase> cases,
+                                              std::int32_t times);
 };
 
 // The device's benchmarks. Errors  kDevice: no device, or a build without CUDA.

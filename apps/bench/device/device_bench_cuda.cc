@@ -295,7 +295,9 @@ void CudaBench::Impl::measure_phases(BenchResult& result, BenchSequences& s) {
     for (std::size_t p = 0; p < step.size(); ++p) sum[p] += step[p] / options.steps;
   }
   forward->time_phases(false);
-  for (const StepPhase phase : kStepPhases) result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
+  for (const StepPhase phase : kStepPhases)
+    if (ranks != nullptr || phase != StepPhase::kRanks)
+      result.phases.emplace_back(phase_name(phase), sum[underlying(phase)]);
 }
 
 BenchResult CudaBench::decode(const BenchCase& c) {
@@ -437,6 +439,6 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                         .select = &measure_select_cuda,
                         .gemm = &measure_gemm_cuda,
                         .rates = &measure_device_cuda,
-                        .all_reduce = &measure_all_reduce_cuda});
+                        .all_reduces = &measure_all_reduces_cuda});
 
 }  // namespace mneme

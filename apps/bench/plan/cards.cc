@@ -16,15 +16,18 @@ constexpr double kReached = 0.97;
 constexpr double kPcie5 = 51e9, kPcie4 = 25e9;
 // Two H200s, NCCL 2.28.9 in a graph: 9.6 us for 16 KiB, 253 us for 64 MiB. Without NVLink: an estimate.
 constexpr double kNvlinkSeconds = 9.5e-6, kNvlinkRate = 276e9, kPcieSeconds = 25e-6;
+// Two H100s: 2.9 us for 16 KiB, 8.9 for 1 MiB (m14-two-gpus-peers-h100). An epoch goes beside each value.
+constexpr double kPeerRate = 170e9;
 
 const std::vector<Card>& cards() {
   static const std::vector<Card> kCards = {
-      {"H200", 150.1e9, 4.66e12, kPcie5, kNvlinkSeconds, kNvlinkRate, true, true},
-      {"H100", 85.0e9, 3.35e12 * kReached, kPcie5, kNvlinkSeconds, kNvlinkRate, true, false},
-      {"B200", 191.5e9, 8.0e12 * kReached, kPcie5, kNvlinkSeconds, 2 * kNvlinkRate, true, false},
-      {"A100", 85.1e9, 2.04e12 * kReached, kPcie4, kNvlinkSeconds, kNvlinkRate * 2 / 3, false, false},
-      {"L40S", 47.7e9, 0.864e12 * kReached, kPcie4, kPcieSeconds, kPcie4, false, false},
-      {"RTX4090", 25.4e9, 1.008e12 * kReached, kPcie4, kPcieSeconds, kPcie4, false, false},
+      {"H200", 150.1e9, 4.66e12, kPcie5, kNvlinkSeconds, kNvlinkRate, kPeerRate, true, true},
+      {"H100", 85.0e9, 3.35e12 * kReached, kPcie5, kNvlinkSeconds, kNvlinkRate, kPeerRate, true, false},
+      {"B200", 191.5e9, 8.0e12 * kReached, kPcie5, kNvlinkSeconds, 2 * kNvlinkRate, 2 * kPeerRate, true, false},
+      {"A100", 85.1e9, 2.04e12 * kReached, kPcie4, kNvlinkSeconds, kNvlinkRate * 2 / 3, kPeerRate * 2 / 3, false,
+       false},
+      {"L40S", 47.7e9, 0.864e12 * kReached, kPcie4, kPcieSeconds, kPcie4, 0, false, false},
+      {"RTX4090", 25.4e9, 1.008e12 * kReached, kPcie4, kPcieSeconds, kPcie4, 0, false, false},
   };
   return kCards;
 }

@@ -14,6 +14,7 @@ struct Card {
   double link_rate = 0;         // bytes a second of gathered pages from the host
   double reduce_seconds = 0;    // of the smallest all-reduce of two GPUs
   double reduce_rate = 0;       // bytes a second of large ones
+  double peer_rate = 0;         // of few rows, which GPUs write to each other's memory; 0: they do not
   bool hopper_kernels = false;  // cluster launch, bulk copies, PDL; without: the portable form of the kernels
   bool measured = false;        // by us; else from the data sheet, with the shares that our card reaches
 };

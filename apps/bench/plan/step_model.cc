@@ -7,6 +7,7 @@
 
 #include "src/base/ratio.h"
 #include "src/kv/page_pool.h"
+#include "src/parallel/peer_protocol.h"
 
 namespace mneme {
 namespace {
@@ -27,7 +28,9 @@ constexpr double kUnfused = 43e-6;           // score, pool and top-k as kernels
 constexpr double kUnfusedEveryStep = 57e-6;  // the same on the critical path
 constexpr double kPortableSelect = 70e-6;    // without clusters
 constexpr double kHidden = 0.6;              // share of the other parts that speculative recall hides behind
-constexpr double kFarReduce = 5.7e-6;        // more for each doubling of ranks beyond two: 21 us on eight (8 H100)
+constexpr double kPeerSum = 3.0e-6;          // rows by a kernel over peers, with residual and norm
+constexpr double kMaxPeerBytes = 2 << 20;
+constexpr double kFarReduce = 5.7e-6;  // more for each doubling of ranks beyond two: 21 us on eight (8 H100)
 
 double seconds_of(double bytes, double rate) {
   return bytes / rate;
@@ -97,6 +100,13 @@ double reduce_seconds(const Card& card, std::int32_t ranks, double bytes) {
   return card.reduce_seconds + kFarReduce * std::log2(ranks / 2.0) + share * bytes / card.reduce_rate;
 }
 
+double row_sum_seconds(const Card& card, std::int32_t ranks, double bytes) {
+  const double sent = bytes * (ranks - 1);
+  if (ranks == 1 || ranks > kMaxPeers || card.peer_rate == 0 || sent > kMaxPeerBytes)
+    return reduce_seconds(card, ranks, bytes);
+  return kPeerSum + sent / card.peer_rate;
+}
+
 StepReads step_reads(const StepSetup& s) {
   const double token = 4.0 * real(s.config.head_dim * s.config.n_kv_heads);
   const auto all = real(s.context), sequences = real(s.sequences);
@@ -125,7 +135,7 @@ StepParts step_parts(const StepSetup& s, const Card& card) {
   parts.weights = seconds_of(s.step_weight_bytes * stage / s.ranks, card.memory_rate);
   parts.launches = layers * ((card.hopper_kernels ? kLayer : kLayerPortable) + rows * kLayerRow);
   // Residuals are summed in f32, twice a layer.
-  parts.reduce = 2 * layers * reduce_seconds(card, s.ranks, 4.0 * real(s.config.hidden) * rows);
+  parts.reduce = 2 * layers * row_sum_seconds(card, s.ranks, 4.0 * real(s.config.hidden) * rows);
   const bool retrieves = s.plan && s.plan->selects();
   const bool keeps_window = s.plan && !s.plan->drops();
   if (s.store == KvStore::kHost && !retrieves && !keeps_window) {

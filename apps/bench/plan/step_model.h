@@ -48,7 +48,9 @@ struct StepReads {
 };
 StepReads step_reads(const StepSetup& setup);
 
-// An all-reduce over so many GPUs.
+// An all-reduce over so many GPUs, by NCCL.
 double reduce_seconds(const Card& card, std::int32_t ranks, double bytes);
+// A sum of rows in a step: few of them over the GPUs' memory.
+double row_sum_seconds(const Card& card, std::int32_t ranks, double bytes);
 
 }  // namespace mneme

@@ -1,11 +1,13 @@
 #include "apps/eval/figures/chart.h"
-#include "src/base/size32.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+
+#include "apps/eval/figures/paper.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -33,9 +35,8 @@ std::string colour(double value, double low, double high) {
 std::string framed(double width, double height, const std::string& content) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" "
-      "fill=\"white\"/>\n{2}</svg>\n",
-      width, height, content);
+      "font-family=\"sans-serif\" font-size=\"11\">\n{2}{3}</svg>\n",
+      width, height, kPaper, content);
 }
 
 std::string map_svg(const HeatMap& m, double x0) {
@@ -73,7 +74,7 @@ Bounds bounds_of(const LineChart& chart) {
 }
 
 constexpr std::string_view kSeriesColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
-                                               "#b8860b", "#444444", "#d1478c", "#2aa198"};
+                                               "#b8860b", "#7a7a7a", "#d1478c", "#2aa198"};
 
 std::string chart_svg(const LineChart& chart, double x0) {
   const Bounds b = bounds_of(chart);
@@ -86,7 +87,7 @@ std::string chart_svg(const LineChart& chart, double x0) {
   std::string svg = text_at(x0 + kLeft, 18, "start", chart.title);
   for (int i = 0; i <= 4; ++i) {
     const double at_y = b.y_low + (b.y_high - b.y_low) * i / 4, at_x = b.x_low + (b.x_high - b.x_low) * i / 4;
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n",
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" class=\"rule\"/>\n",
                        x0 + kLeft, x0 + kWidth - kRight, y(at_y));
     svg += text_at(x0 + kLeft - 6, y(at_y) + 4, "end", fmt::format("{:.3g}", at_y));
     svg += text_at(x(at_x), kHeight - kBottom + 15, "middle", fmt::format("{:.4g}", at_x));
@@ -155,7 +156,7 @@ std::string bar_chart_svg(const BarChart& chart) {
     svg += text_at(x(from) + 4, y + 13, "start", fmt::format("{:.3g}", from));
     if (!chart.marks.empty())
       svg += fmt::format(
-          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"black\" stroke-width=\"2\"/>\n",
+          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"mark\" stroke-width=\"2\"/>\n",
           x(chart.marks[r]), y - 3, y + kBar + 3);
   }
   const double height = kTop + kLegend / 4 + kStep * size32(chart.rows) + 24;

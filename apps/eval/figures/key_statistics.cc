@@ -188,7 +188,7 @@ std::vector<IndexFinding> findings_of(const KeyStatisticsOptions& o, std::int32_
   }
   std::vector<IndexFinding> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const double entry = static_cast<double>(all[i].index->entry_bytes(shape));
+    const double entry = real(all[i].index->entry_bytes(shape));
     IndexFinding f{.head_dim = d, .statistics = s, .index = all[i].name, .top_tokens = mean_of(tokens[i])};
     f.bytes = entry == 0 ? 2.0 * d * o.page : entry * o.page / all[i].index->entry_tokens();
     f.top_pages = pages[i].empty() ? -1 : mean_of(pages[i]);

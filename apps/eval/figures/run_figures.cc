@@ -9,6 +9,7 @@
 #include <map>
 
 #include "apps/eval/scorers/samples.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -74,8 +75,8 @@ LineChart correction_chart(const std::vector<SuiteRecord>& records) {
       if (r.method != method) continue;
       AlongPoint before;
       for (const AlongPoint& p : r.along) {
-        steps[p.tokens].part += 100 * static_cast<double>(p.corrections - before.corrections);
-        steps[p.tokens].whole += static_cast<double>(p.checks - before.checks);
+        steps[p.tokens].part += 100 * real(p.corrections - before.corrections);
+        steps[p.tokens].whole += real(p.checks - before.checks);
         before = p;
       }
     }

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
+#include "apps/eval/generated/facts.h"
 #include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/base/ratio.h"
@@ -18,94 +18,6 @@ namespace {
 std::string_view pick(Rng& rng, std::initializer_list<std::string_view> list) {
   return list.begin()[rng.below(list.size())];
 }
-
-// A sentence that stands somewhere in the prose, on a line of its own.
-struct Needle {
-  std::string text;
-  int question = -1;  // whose depth this sentence sets; -1: none
-};
-
-// Prose of about `chars` characters with the needles at random places, each group of sentences in its order.
-Sample hide(const TextSource& prose, std::size_t chars, const std::vector<std::vector<Needle>>& groups,
-            std::vector<Question> questions, Rng& rng) {
-  std::size_t needle_chars = 0;
-  for (const auto& group : groups)
-    for (const Needle& n : group) needle_chars += n.text.size() + 2;
-  const std::string_view body = prose.passage(chars > needle_chars ? chars - needle_chars : 1, rng);
-  struct Placed {
-    std::size_t at;
-    const Needle* needle;
-  };
-  std::vector<Placed> placed;
-  for (const auto& group : groups) {
-    std::vector<std::size_t> places;
-    for (std::size_t i = 0; i < group.size(); ++i) places.push_back(rng.below(body.size() + 1));
-    std::sort(places.begin(), places.end());
-    for (std::size_t i = 0; i < group.size(); ++i) placed.push_back({places[i], &group[i]});
-  }
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.at < b.at; });
-  Sample sample{.context = "", .questions = std::move(questions)};
-  std::size_t last = 0;
-  std::vector<std::pair<int, std::size_t>> depths;
-  for (const Placed& p : placed) {
-    std::size_t at = std::max(p.at, last);
-    while (at < body.size() && body[at] != ' ' && body[at] != '\n') ++at;
-    sample.context += body.substr(last, at - last);
-    last = at;
-    if (p.needle->question >= 0) depths.emplace_back(p.needle->question, sample.context.size());
-    sample.context += "\n" + p.needle->text + "\n";
-  }
-  sample.context += body.substr(last);
-  for (const auto& [question, at] : depths) {
-    Question& q = sample.questions[question];
-    if (q.depth < 0) q.depth = ratio(at, sample.context.size());
-  }
-  return sample;
-}
-
-// Several keys, each once: a question has one answer.
-class Unique {
- public:
-  template <typename F>
-  std::string operator()(F&& draw) {
-    for (;;) {
-      std::string s = draw();
-      if (seen_.insert(s).second) return s;
-    }
-  }
-
- private:
-  std::set<std::string> seen_;
-};
-
-// Sentences and questions of one context, with names and keys that occur once.
-class Facts {
- public:
-  Facts(const TextSource& prose, Rng& rng) : prose_(prose), rng_(rng) {}
-
-  std::string key() {
-    return unique_([&] { return prose_.key(rng_); });
-  }
-  std::string name() {
-    return unique_([&] { return TextSource::name(rng_); });
-  }
-  // What `draw` returns, until it is something new.
-  template <typename F>
-  std::string other(F&& draw) {
-    return unique_(draw);
-  }
-
-  void tell(std::vector<Needle> sentences) { groups_.push_back(std::move(sentences)); }
-  void ask(std::string question, std::string answer) { questions_.push_back({std::move(question), std::move(answer)}); }
-  Sample hidden(std::size_t chars) { return hide(prose_, chars, groups_, std::move(questions_), rng_); }
-
- private:
-  const TextSource& prose_;
-  Rng& rng_;
-  Unique unique_;
-  std::vector<std::vector<Needle>> groups_;
-  std::vector<Question> questions_;
-};
 
 std::string lives_in(const std::string& person, const std::string& house) {
   return fmt::format("{} lives in the house of {}.", person, house);
@@ -396,7 +308,7 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
                    std::int64_t number, const TokenCounter& counter) {
   // The same draws at every trial length, so that only the amount of prose changes: about four characters a token, then
   // corrected.
-  double chars = static_cast<double>(tokens) * 4.0;
+  double chars = real(tokens) * 4.0;
   Sample best;
   std::int64_t best_tokens = -1;
   for (int trial = 0; trial < 8; ++trial) {
@@ -410,7 +322,7 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
       best = std::move(sample);
     }
     if (best_tokens >= tokens - tokens * 3 / 100) return best;
-    chars *= 0.985 * static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(n, 1));
+    chars *= 0.985 * real(tokens) / real(std::max<std::int64_t>(n, 1));
   }
   if (best_tokens < 0)
     fail(ErrorKind::kOption, "the facts of task '{}' alone take more than {} tokens; ask for a longer context",

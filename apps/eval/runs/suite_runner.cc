@@ -74,7 +74,22 @@ std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteContext&
     }
     questions.push_back(std::move(q));
   }
+  MNEME_CHECK(!questions.empty(), "context {} of task {} has no question", context.id, context.task);
+  for (const Question& q : questions)
+    MNEME_CHECK(q.prompt.document == questions[0].prompt.document, "context {} of task {} has several documents",
+                context.id, context.task);
   return questions;
+}
+
+SuiteRecord SuiteRunner::empty_record(const Numbered& c, const std::vector<Question>& questions,
+                                      const MethodSpec& method) {
+  const SuitePrompt& prompt = questions.front().prompt;
+  return {.context = c.number,
+          .task = c.context->task,
+          .length = c.context->length,
+          .context_id = c.context->id,
+          .method = method.label,
+          .prompt_tokens = std::ssize(prompt.document) + std::ssize(prompt.question)};
 }
 
 RequestInput SuiteRunner::input_of(const Question& q, int sample, const std::shared_ptr<const Plan>& plan) const {
@@ -153,38 +168,52 @@ SuiteAnswer SuiteRunner::scored(const Question& q, std::span<const Asked> asked,
   return answer;
 }
 
-void SuiteRunner::free_answers(std::span<const Question> questions, RequestId base,
-                               const std::shared_ptr<const Plan>& plan, SuiteRecord& record) {
-  std::vector<Asked> asked;  // by question, then by sample
+void SuiteRunner::submit(std::span<const Question> questions, RequestId base, const std::shared_ptr<const Plan>& plan,
+                         std::vector<Asked>& asked) {
   for (const Question& q : questions)
     for (int k = 0; k < options_.samples; ++k) {
       RequestInput input = input_of(q, k, plan);
       asked.push_back({base.valid() ? forks_.ask(base, size32(q.prompt.document), std::move(input))
                                     : engine_.submit(std::move(input))});
     }
+}
+
+void SuiteRunner::stop_where_stopped(std::span<const Question> questions, std::span<const Asked> asked) {
+  for (std::size_t i = 0; i < asked.size(); ++i)
+    if (!asked[i].ended && has_stopped(questions[i / options_.samples].item, asked[i].tokens))
+      engine_.stop(asked[i].id);
+}
+
+void SuiteRunner::collect(std::span<const Question> questions, std::span<const Asked> asked, const Plan& plan,
+                          SuiteRecord& record) {
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& q = questions[i];
+    const auto samples = asked.subspan(i * options_.samples, options_.samples);
+    SuiteAnswer answer = scored(q, samples, q.item.reference);
+    if (q.item.scorer == "lines") answer.lines = matching_lines(answer.texts.front(), q.item.reference.answers.front());
+    record.answers.push_back(std::move(answer));
+    for (const Asked& a : samples) {
+      take_cost(a.id, plan, record);
+      engine_.release(a.id);
+    }
+  }
+}
+
+void SuiteRunner::free_answers(std::span<const Question> questions, RequestId base,
+                               const std::shared_ptr<const Plan>& plan, SuiteRecord& record) {
+  std::vector<Asked> asked;  // by question, then by sample
+  submit(questions, base, plan, asked);
   const auto prompt_end = size32(questions[0].prompt.document) + size32(questions[0].prompt.question);
   std::size_t next = std::max(options_.along_every, 1);
   const auto after = [&] {
     Asked& first = asked.front();
-    for (std::size_t i = 0; i < asked.size(); ++i)
-      if (!asked[i].ended && has_stopped(questions[i / options_.samples].item, asked[i].tokens))
-        engine_.stop(asked[i].id);
+    stop_where_stopped(questions, asked);
     if (options_.along_every == 0 || first.tokens.size() < next) return;
     record.along.push_back(point_of(first.id, std::ssize(first.tokens), prompt_end, *plan));
     next = first.tokens.size() + options_.along_every;
   };
   forks_.finish(asked, after);
-  for (std::size_t i = 0; i < questions.size(); ++i) {
-    const Question& q = questions[i];
-    const auto samples = std::span(asked).subspan(i * options_.samples, options_.samples);
-    SuiteAnswer answer = scored(q, samples, q.item.reference);
-    if (q.item.scorer == "lines") answer.lines = matching_lines(answer.texts.front(), q.item.reference.answers.front());
-    record.answers.push_back(std::move(answer));
-    for (const Asked& a : samples) {
-      take_cost(a.id, *plan, record);
-      engine_.release(a.id);
-    }
-  }
+  collect(questions, asked, *plan, record);
 }
 
 // The conversation is a sequence with the reference answers; each answer is a fork of it, which ends with its turn.
@@ -282,24 +311,22 @@ void SuiteRunner::answer(const std::vector<Question>& questions, RequestId base,
   }
 }
 
+RequestId SuiteRunner::base_of(const std::vector<std::int32_t>& document, RequestId exact,
+                               const std::shared_ptr<const Plan>& plan) {
+  if (document.empty()) return {};
+  return plan->binds_sequence() ? forks_.compute(document, 0, plan) : forks_.prepare(exact, document, plan);
+}
+
 void SuiteRunner::run(const SuiteContext& context, std::int64_t number, const std::vector<MethodSpec>& methods,
                       const std::function<void(const SuiteRecord&)>& done) {
   const std::vector<Question> questions = questions_of(context);
-  MNEME_CHECK(!questions.empty(), "context {} of task {} has no question", context.id, context.task);
   const std::vector<std::int32_t>& document = questions.front().prompt.document;
-  for (const Question& q : questions)
-    MNEME_CHECK(q.prompt.document == document, "context {} of task {} has several documents", context.id, context.task);
   const bool by_decode = document.empty() || options_.measure == SuiteMeasure::kPerplexity;
   RequestId exact;
   double prefill = 0;
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
-    SuiteRecord record{.context = number,
-                       .task = context.task,
-                       .length = context.length,
-                       .context_id = context.id,
-                       .method = method.label,
-                       .prompt_tokens = std::ssize(document) + std::ssize(questions[0].prompt.question)};
+    SuiteRecord record = empty_record({&context, number}, questions, method);
     if (!by_decode && !plan->binds_sequence() && !exact.valid()) {
       const Stopwatch watch;
       exact = forks_.compute(document, 0, nullptr);
@@ -308,9 +335,7 @@ void SuiteRunner::run(const SuiteContext& context, std::int64_t number, const st
     record.prefill_seconds = prefill;
     prefill = 0;
     const Stopwatch watch;
-    RequestId base;
-    if (!by_decode)
-      base = plan->binds_sequence() ? forks_.compute(document, 0, plan) : forks_.prepare(exact, document, plan);
+    const RequestId base = by_decode ? RequestId() : base_of(document, exact, plan);
     answer(questions, base, plan, record);
     record.seconds = watch.seconds();
     record.cost.seconds = record.seconds;

@@ -37,19 +37,48 @@ class SuiteRunner {
  public:
   SuiteRunner(Engine& engine, const Tokenizer& tokenizer, SuiteRunOptions options);
 
+  struct Numbered {
+    const SuiteContext* context;
+    std::int64_t number;
+  };
+
   // All methods on one context; calls `done` after each.
   //
   // Errors  kOption: a question and its answer do not fit the context. What the context's reader throws.
   void run(const SuiteContext& context, std::int64_t number, const std::vector<MethodSpec>& methods,
            const std::function<void(const SuiteRecord&)>& done);
 
+  // All methods on several contexts at once, whose questions then decode in the same steps; calls `done` after each
+  // (context, method). Times of a method are shared alike. Answers are those of run() where the engine is deterministic,
+  // else up to rounding.
+  //
+  // Requires  neither forced answers nor points along them, no perplexity; the engine has memory for so many contexts.
+  // Errors  as run(); kOption: a question with turns.
+  void run_together(std::span<const Numbered> contexts, const std::vector<MethodSpec>& methods,
+                    const std::function<void(const SuiteRecord&)>& done);
+
  private:
   struct Question;
+  struct Flight;  // a context among several
   std::vector<Question> questions_of(const SuiteContext& context) const;
+  static SuiteRecord empty_record(const Numbered& context, const std::vector<Question>& questions,
+                                  const MethodSpec& method);
+  std::size_t wave_end(std::span<const Flight> flights, std::size_t begin) const;
+  void answer_wave(std::span<Flight> flights, const std::shared_ptr<const Plan>& plan);
   std::size_t batch_end(const std::vector<Question>& questions, std::size_t begin) const;
   void answer(const std::vector<Question>& questions, RequestId base, const std::shared_ptr<const Plan>& plan,
               SuiteRecord& record);
   RequestInput input_of(const Question& q, int sample, const std::shared_ptr<const Plan>& plan) const;
+  // Pushes a request a question and sample.
+  void submit(std::span<const Question> questions, RequestId base, const std::shared_ptr<const Plan>& plan,
+              std::vector<Asked>& asked);
+  void stop_where_stopped(std::span<const Question> questions, std::span<const Asked> asked);
+  // Answers, costs, release.
+  void collect(std::span<const Question> questions, std::span<const Asked> asked, const Plan& plan,
+               SuiteRecord& record);
+  // The sequence that a context's questions fork from; none where its document is empty.
+  RequestId base_of(const std::vector<std::int32_t>& document, RequestId exact,
+                    const std::shared_ptr<const Plan>& plan);
   // Each pushes an answer a question, or a turn, to the record.
   void free_answers(std::span<const Question> questions, RequestId base, const std::shared_ptr<const Plan>& plan,
                     SuiteRecord& record);

@@ -36,14 +36,9 @@ struct SuiteSummary {
 SuiteSummary summarise_suite(const std::vector<SuiteRecord>& records);
 
 // Tables for each length: scores (in percent, with the half width of the 95 % interval), then groups; perplexities of
-// suites that have no answers; points along answers; what a step reads.
+// suites that have no answers; what a step reads.
 std::string suite_markdown(const SuiteSummary& summary, TableLayout layout);
-std::string along_markdown(const std::vector<SuiteRecord>& records);
-// Right lines of long answers in percent, by eighths of the reference; empty without such answers.
-std::string lines_markdown(const std::vector<SuiteRecord>& records);
 nlohmann::json suite_json(const SuiteSummary& summary);
-nlohmann::json along_json(const std::vector<SuiteRecord>& records);
-nlohmann::json lines_json(const std::vector<SuiteRecord>& records);
 // Mean score against KiB read a step: a panel for each length.
 std::string suite_svg(const SuiteSummary& summary);
 

@@ -35,6 +35,8 @@ nlohmann::json parsed(std::string_view text, const std::string& where) {
       if (byte_of(c) < 0x20 || byte_of(c) >= 0x7f) c = '?';
     fail(ErrorKind::kFormat, "{}: expected a JSON object, found {}{} (fault at byte {})", where, start,
          text.size() > kShown ? "..." : "", e.byte);
+  } catch (const nlohmann::json::out_of_range& e) {  // a number beyond double
+    fail(ErrorKind::kFormat, "{}: expected numbers that fit a double, found another ({})", where, e.what());
   }
 }
 

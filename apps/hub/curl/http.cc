@@ -14,6 +14,7 @@
 #include "src/base/ascii.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 
 namespace mneme::hub {
 namespace {
@@ -199,8 +200,7 @@ HttpResponse HttpClient::perform(const std::string& url, bool head, const std::o
   if (code != CURLE_OK) fail_transfer(code, url, details.data());
   if (!hop.begun) hop.begin();
   curl_off_t wait = 0;
-  if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK)
-    hop.response.retry_after = static_cast<double>(wait);
+  if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK) hop.response.retry_after = real(wait);
   return std::move(hop.response);
 }
 

@@ -30,7 +30,30 @@ std::vector<std::string> forms_of(const AllReduceCommand& o, const RankGroup& ra
   if (!o.forms.empty()) return o.forms;
   if (o.device == "cpu") return {ranks.shares_memory() ? "shared" : "socket"};
   if (ranks.shares_gpu()) return {"host"};
-  return {"nccl", "host"};
+  return {"nccl", "peers", "reads", "nccl+norm", "peers+norm", "host"};
+}
+
+std::vector<AllReduceCase> cases_of(const AllReduceCommand& o, const std::vector<std::string>& forms) {
+  std::vector<AllReduceCase> cases;
+  for (const std::string& form : forms)
+    for (const std::int64_t kib : o.kib) cases.push_back({.bytes = static_cast<std::size_t>(kib) << 10, .form = form});
+  return cases;
+}
+
+std::string table_of(const AllReduceCommand& o, const std::vector<std::string>& forms,
+                     const std::vector<AllReduceResult>& results) {
+  std::string table = fmt::format("{:>10}", "KiB");
+  for (const std::string& form : forms) table += fmt::format(" {:>13} {:>7}", form + " us", "GB/s");
+  for (std::size_t size = 0; size < o.kib.size(); ++size) {
+    table += fmt::format("\n{:>10}", o.kib[size]);
+    for (std::size_t f = 0; f < forms.size(); ++f) {
+      const double seconds = results[f * o.kib.size() + size].seconds;
+      table += seconds > 0 ? fmt::format(" {:>13.2f} {:>7.2f}", 1e6 * seconds,
+                                         static_cast<double>(o.kib[size] << 10) / seconds / 1e9)
+                           : fmt::format(" {:>13} {:>7}", "", "");
+    }
+  }
+  return table;
 }
 
 int allreduce(const AllReduceCommand& o) {
@@ -38,28 +61,23 @@ int allreduce(const AllReduceCommand& o) {
   const std::unique_ptr<RankGroup> ranks = join_ranks(o.ranks, engine);
   if (ranks == nullptr) fail(ErrorKind::kOption, "bench allreduce: expected --tensor-parallel-size of 2 or more");
   const std::vector<std::string> forms = forms_of(o, *ranks);
-  std::string table = fmt::format("{:>10}", "KiB");
-  for (const std::string& form : forms) table += fmt::format(" {:>12} {:>7}", form + " us", "GB/s");
-  table += "\n";
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const std::int64_t kib : o.kib) {
-    table += fmt::format("{:>10}", kib);
-    for (const std::string& form : forms) {
-      const AllReduceCase c{.bytes = static_cast<std::size_t>(kib) << 10, .form = form};
-      const AllReduceResult r = o.device == "cuda" ? device_benches().all_reduce(ranks->world(), c, o.times)
-                                                   : measure_all_reduce(ranks->world(), c, o.times);
-      const double bytes = static_cast<double>(c.bytes);
-      table += fmt::format(" {:>12.2f} {:>7.2f}", 1e6 * r.seconds, bytes / r.seconds / 1e9);
-      results.push_back({{"bytes", bytes}, {"form", form}, {"seconds", r.seconds}, {"a_run", r.a_run}});
-    }
-    table += "\n";
-  }
+  const std::vector<AllReduceCase> cases = cases_of(o, forms);
+  std::vector<AllReduceResult> results;
+  if (o.device == "cuda")
+    results = device_benches().all_reduces(ranks->world(), cases, o.times);
+  else
+    for (const AllReduceCase& c : cases) results.push_back(measure_all_reduce(ranks->world(), c, o.times));
   ranks->world().barrier(Patience::kWhileTheyLive);
   if (!ranks->leads()) return 0;
+  nlohmann::ordered_json json = {{"test", "allreduce"}, {"device", o.device}, {"ranks", ranks->world().size()}};
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    if (results[i].a_run > 0)
+      json["results"].push_back({{"bytes", static_cast<double>(cases[i].bytes)},
+                                 {"form", cases[i].form},
+                                 {"seconds", results[i].seconds},
+                                 {"a_run", results[i].a_run}});
   AnswerWriter out;
-  const nlohmann::ordered_json json = {
-      {"test", "allreduce"}, {"device", o.device}, {"ranks", ranks->world().size()}, {"results", results}};
-  out.write(o.json ? json.dump() : table);
+  out.write(o.json ? json.dump() : table_of(o, forms, results));
   out.end_line();
   return 0;
 }
@@ -77,11 +95,15 @@ void add_bench_allreduce(CLI::App& bench, int& code) {
       ->type_name("N,...")
       ->delimiter(',')
       ->check(whole_number(1, 1 << 22));
-  c->add_option("--form", options->forms,
-                "With --device cuda: nccl, host (over host memory) (default: both; ranks that share a GPU: host)")
+  c->add_option(
+       "--form", options->forms,
+       "With --device cuda: nccl, peers (a kernel that writes to the other GPUs' memory), reads (one that reads it, "
+       "two "
+       "ranks), host (over host memory); nccl+norm and peers+norm: rows of 4,096 that also join the residual and "
+       "start the next norm (default: all; ranks that share a GPU: host)")
       ->type_name("NAME,...")
       ->delimiter(',')
-      ->check(one_of({"nccl", "host"}));
+      ->check(one_of({"nccl", "peers", "reads", "nccl+norm", "peers+norm", "host"}));
   c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 20)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "Print one JSON object");
   add_rank_options(*c, options->ranks);

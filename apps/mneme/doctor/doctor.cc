@@ -96,18 +96,16 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   out.needed = out.shape.weight_bytes + out.kv_bytes + out.activation_bytes;
   out.fits = out.needed <= machine.memory_limit;
 
-  const auto step = static_cast<double>(out.shape.step_weight_bytes);
+  const auto step = real(out.shape.step_weight_bytes);
   std::int64_t all_layers = 0;  // tokens that a step attends, over layers
   for (std::int64_t l = 0; l < c.n_layers; ++l)
     all_layers += c.window_of(l) > 0 ? std::min(out.context, c.window_of(l)) : out.context;
   const std::int64_t seen = all_layers / c.n_layers;
-  const auto batch = static_cast<double>(out.batch);
+  const auto batch = real(out.batch);
   out.decode_empty = batch * rates.all_threads / step;
-  out.decode_full =
-      batch * rates.all_threads / (step + batch * static_cast<double>(seen) * static_cast<double>(out.kv_per_token));
-  const double matrices = 2.0 * static_cast<double>(out.parameters - (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden);
-  const double attention =
-      4.0 * static_cast<double>(c.n_layers * c.n_heads * c.head_dim) * static_cast<double>(seen) / 2;
+  out.decode_full = batch * rates.all_threads / (step + batch * real(seen) * real(out.kv_per_token));
+  const double matrices = 2.0 * real(out.parameters - (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden);
+  const double attention = 4.0 * real(c.n_layers * c.n_heads * c.head_dim) * real(seen) / 2;
   out.prefill = rates.gemm(out.shape.weights) / (matrices + attention);
   return out;
 }

@@ -10,7 +10,9 @@
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/eval/eval_measure.h"
 #include "apps/mneme/eval/eval_suite.h"
+#include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
+#include "apps/mneme/rank_options.h"
 #include "src/base/error.h"
 
 namespace mneme::cli {
@@ -23,6 +25,7 @@ struct EvalCommand {
   KvOptions kv;
   std::string run_file;
   SuiteCommand suite;
+  RankOptions ranks;
   bool methods_given = false, budgets_given = false;
 };
 
@@ -59,6 +62,8 @@ EvalCommand with_budget(EvalCommand c) {
 
 int run_eval(const EvalCommand& given) {
   const EvalCommand c = with_paper(with_budget(given));
+  const std::unique_ptr<RankGroup> ranks = join_ranks(c.ranks, c.setup.engine);
+  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(c.setup.model, false), c.setup.engine);
   if (!c.suite.suite.empty()) {
     run_suite(c.setup, c.suite, specs_of(c), c.run_file);
     return 0;
@@ -103,6 +108,7 @@ void add_eval(CLI::App& app, int& code) {
   c->add_option("--run", o->run_file, "Append a record per answer; an interrupted run resumes from it")
       ->type_name("FILE");
   add_suite_options(*c, o->suite);
+  add_rank_options(*c, o->ranks);
   add_kv_block_options(*c, o->kv);
   add_eval_ablate(*c, code);
   add_eval_calibrate(*c, code);

@@ -17,9 +17,11 @@
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
+#include "src/engine/session/running_model.h"
 #include "src/engine/session/session_file.h"
 #include "src/formats/checkpoint.h"
 #include "src/model/shapes.h"
+#include "src/parallel/rank_group.h"
 #include "src/recipes/override.h"
 
 namespace mneme::cli {
@@ -42,13 +44,16 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
   if (options.context == 0)
     options.context = o.context_of_model ? checkpoint->config().max_context
                                          : std::min(checkpoint->config().max_context, longest + 2048);
+  const KvShape kv_shape = kv_shape_of(checkpoint->config(), kv_dtype_of(options));
+  // The contexts, and for each question that runs beside them pages of its own.
+  options.kv_memory_bytes = kv_shape.bytes_per_token() * (std::int64_t{options.context} * o.contexts_at_once +
+                                                          std::int64_t{options.max_sequences} * 1024);
+  if (RankGroup::current() != nullptr)
+    return std::move(start_model(std::move(checkpoint), nullptr, options, {}).engine);
   auto threads =
       make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   const CpuContext context{.pool = threads.get(),
                            .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  const KvShape kv_shape = kv_shape_of(checkpoint->config(), kv_dtype_of(options));
-  // One context, and for each question that runs beside it pages of its own.
-  options.kv_memory_bytes = kv_shape.bytes_per_token() * (options.context + std::int64_t{options.max_sequences} * 1024);
   std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context);
   return std::make_unique<Engine>(std::move(model), options, std::move(threads));
 }

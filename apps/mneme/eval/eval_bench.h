@@ -28,6 +28,7 @@ struct EvalSetup {
   std::vector<std::string> prose;
   std::string svg_file;
   bool json = false, no_progress = false;
+  int contexts_at_once = 1;       // that the engine has memory for
   bool context_of_model = false;  // the longest context is the model's, not what the lengths need
   EngineOptions engine{.max_sequences = 32};
 };

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
+#include "apps/eval/runs/long_table.h"
 #include "apps/eval/runs/run_file.h"
 #include "apps/eval/runs/suite_prompt.h"
 #include "apps/eval/runs/suite_runner.h"
@@ -74,6 +76,7 @@ nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, con
   j["forced"] = o.forced;
   j["along"] = o.along;
   j["paper"] = o.paper;
+  if (o.at_once > 1) j["contexts_at_once"] = o.at_once;  // rounding
   j["methods"] = methods_json(specs);
   j["n_contexts"] = contexts;
   j["data"] = nlohmann::json::array();
@@ -121,6 +124,37 @@ eval::TableLayout layout_of(const std::string& paper) {
   return paper.empty() ? eval::TableLayout::kMethodRows : eval::find_paper(paper).layout;
 }
 
+// Contexts that run at once, and the methods that have no record of them yet.
+struct Group {
+  std::vector<eval::SuiteRunner::Numbered> contexts;
+  std::vector<eval::MethodSpec> left;
+};
+
+// Groups of at most `most` neighbours of the shard that lack the same methods.
+void for_each_group(const std::vector<eval::SuiteContext>& contexts, const eval::Shard& shard,
+                    const std::vector<eval::MethodSpec>& specs, const eval::RunFile& run, int most,
+                    const std::function<void(const Group&)>& use) {
+  Group group;
+  std::vector<std::string> labels;
+  const auto flush = [&] {
+    if (!group.contexts.empty()) use(group);
+    group.contexts.clear();
+  };
+  for (std::size_t u = 0; u < contexts.size(); ++u) {
+    const std::int64_t number = u;
+    if (!shard.has(number)) continue;
+    std::vector<eval::MethodSpec> left;
+    std::vector<std::string> lacking;
+    for (const eval::MethodSpec& s : specs)
+      if (!run.has(number, s.label)) left.push_back(s), lacking.push_back(s.label);
+    if (left.empty()) continue;
+    if (lacking != labels || std::ssize(group.contexts) == most) flush();
+    group.left = std::move(left), labels = std::move(lacking);
+    group.contexts.push_back({&contexts[u], number});
+  }
+  flush();
+}
+
 // The longest context that the suite needs, where it can be known before its files are read. 0: the model's.
 std::int32_t context_of(const EvalSetup& setup, const SuiteCommand& o) {
   const eval::SuiteRow& suite = eval::find_suite(o.suite);
@@ -144,6 +178,12 @@ void add_suite_options(CLI::App& c, SuiteCommand& o) {
           ->type_name("NAME"));
   add(c.add_option("--shard", o.shard, "Run the K-th of N parts of the suite (mneme eval merge joins them)")
           ->type_name("K/N")
+          ->capture_default_str());
+  add(c.add_option(
+           "--contexts-at-once", o.at_once,
+           "Contexts whose questions decode in the same steps: faster on a GPU; answers are those of one at a time "
+           "up to rounding, or with --deterministic")
+          ->check(whole_number(1, 1024))
           ->capture_default_str());
   add(c.add_option("--samples", o.samples, "Samples per question, for pass@k and avg@k")
           ->check(whole_number(1, 1024))
@@ -184,6 +224,10 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   expect_model(setup.model);
   const eval::SuiteRow& suite = eval::find_suite(o.suite);
   const eval::Shard shard = eval::parse_shard(o.shard);
+  if (o.at_once > 1 && (o.forced || o.along > 0 || suite.measure == eval::SuiteMeasure::kPerplexity))
+    fail(ErrorKind::kOption,
+         "--contexts-at-once is for answers that are neither forced nor followed, and for no perplexity");
+  setup.contexts_at_once = o.at_once;
   eval::SuiteRunOptions options{.measure = suite.measure, .samples = o.samples, .seed = setup.seed};
   options.question = by_decode(setup, o, suite) ? eval::QuestionPath::kDecode : eval::QuestionPath::kPrefill;
   if (!o.grader.empty()) options.grader = &eval::find_scorer(o.grader);
@@ -209,19 +253,17 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   bar.show(o.suite, n, total);
   SuiteTiming timing;
   const auto start = std::chrono::steady_clock::now();
-  for (std::size_t u = 0; u < contexts.size(); ++u) {
-    const std::int64_t number = u;
-    if (!shard.has(number)) continue;
-    std::vector<eval::MethodSpec> left;
-    for (const eval::MethodSpec& s : specs)
-      if (!run.has(number, s.label)) left.push_back(s);
-    if (left.empty()) continue;
-    runner.run(contexts[u], number, left, [&](const eval::SuiteRecord& r) {
-      timing.prefill += r.prefill_seconds, timing.answers += r.seconds;
-      run.append(r);
-      bar.show(o.suite, std::min(++n, total), total);
-    });
-  }
+  const auto done = [&](const eval::SuiteRecord& r) {
+    timing.prefill += r.prefill_seconds, timing.answers += r.seconds;
+    run.append(r);
+    bar.show(o.suite, std::min(++n, total), total);
+  };
+  for_each_group(contexts, shard, specs, run, o.at_once, [&](const Group& group) {
+    if (o.at_once == 1)
+      runner.run(*group.contexts[0].context, group.contexts[0].number, group.left, done);
+    else
+      runner.run_together(group.contexts, group.left, done);
+  });
   timing.wall = seconds_since(start);
   std::vector<eval::SuiteRecord> records = run.records();
   eval::sort_records(records, settings);

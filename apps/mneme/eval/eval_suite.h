@@ -13,7 +13,7 @@ namespace mneme::cli {
 struct SuiteCommand {
   std::string suite, data, grader, paper, shard = "1/1", table_file;
   std::string template_file, document_field = "context", answers_field = "answers";
-  int samples = 1;
+  int samples = 1, at_once = 1;
   float temperature = 0, top_p = 1;
   std::int32_t max_tokens = 0, along = 0;
   std::int64_t longest_prompt = 0;

@@ -21,10 +21,15 @@ std::uint32_t u32(std::int64_t v) {
   return static_cast<std::uint32_t>(v);
 }
 
+// Config files hold doubles, GGUF floats.
+void put_f32(GgufWriter& w, std::string_view key, double value) {
+  w.put(key, static_cast<float>(value));
+}
+
 void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
   const auto factor = [&](const char* type) {
     w.put(a + "rope.scaling.type", type);
-    w.put(a + "rope.scaling.factor", static_cast<float>(r.factor));
+    put_f32(w, a + "rope.scaling.factor", r.factor);
   };
   switch (r.scaling) {
     case RopeScaling::kNone:
@@ -39,11 +44,10 @@ void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
   factor(r.scaling == RopeScaling::kYarn ? "yarn" : "dynamic");
   w.put(a + "rope.scaling.original_context_length", u32(r.original_context));
   if (r.scaling != RopeScaling::kYarn) return;
-  w.put(a + "rope.scaling.yarn_beta_fast", static_cast<float>(r.beta_fast));
-  w.put(a + "rope.scaling.yarn_beta_slow", static_cast<float>(r.beta_slow));
+  put_f32(w, a + "rope.scaling.yarn_beta_fast", r.beta_fast);
+  put_f32(w, a + "rope.scaling.yarn_beta_slow", r.beta_slow);
   const double derived = r.factor > 1.0 ? 0.1 * std::log(r.factor) + 1.0 : 1.0;
-  if (r.attention_factor != 0.0)
-    w.put(a + "rope.scaling.yarn_attn_factor", static_cast<float>(r.attention_factor / derived));
+  if (r.attention_factor != 0.0) put_f32(w, a + "rope.scaling.yarn_attn_factor", r.attention_factor / derived);
 }
 
 // gpt-oss: which layers have a window, where it is not every second one.
@@ -59,16 +63,16 @@ void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
   w.put(a + "expert_used_count", u32(e.n_used));
   w.put(a + "expert_feed_forward_length", u32(e.ffn));
   w.put(a + "expert_weights_norm", e.normalise);
-  if (e.limit != 0.0) w.put("mneme.expert_limit", static_cast<float>(e.limit));  // which has no key of its own
+  if (e.limit != 0.0) put_f32(w, "mneme.expert_limit", e.limit);  // which has no key of its own
 }
 
 // The multiplier whose divisor gives cos and sin their scale; 1 where they have none.
 void put_mistral3(GgufWriter& w, const std::string& a, const ModelConfig& c) {
-  if (c.temperature != 0.0) w.put(a + "attention.temperature_scale", static_cast<float>(c.temperature));
+  if (c.temperature != 0.0) put_f32(w, a + "attention.temperature_scale", c.temperature);
   if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0) return;
   const double log = 0.1 * std::log(c.rope.factor);
   const double scale = c.rope.attention_factor == 0.0 ? log + 1.0 : c.rope.attention_factor;
-  w.put(a + "rope.scaling.yarn_log_multiplier", static_cast<float>(((log + 1.0) / scale - 1.0) / log));
+  put_f32(w, a + "rope.scaling.yarn_log_multiplier", ((log + 1.0) / scale - 1.0) / log);
 }
 
 struct KnownPre {
@@ -128,7 +132,7 @@ std::vector<float> gguf_freq_factors(const ModelConfig& config) {
   std::vector<float> out(config.head_dim / 2);
   for (std::int32_t i = 0; i < size32(out); ++i) {
     const double frequency = std::pow(r.theta, ratio(-2 * i, config.head_dim));
-    const double waves = static_cast<double>(r.original_context) * frequency / (2.0 * std::numbers::pi);
+    const double waves = real(r.original_context) * frequency / (2.0 * std::numbers::pi);
     double factor = 1.0;
     if (waves < r.low_freq_factor) {
       factor = r.factor;
@@ -156,9 +160,9 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "attention.head_count_kv", u32(c.n_kv_heads));
   w.put(a + "attention.key_length", u32(c.head_dim));
   w.put(a + "attention.value_length", u32(c.head_dim));
-  w.put(a + "attention.layer_norm_rms_epsilon", static_cast<float>(c.rms_eps));
+  put_f32(w, a + "attention.layer_norm_rms_epsilon", c.rms_eps);
   put_windows(w, a, c);
-  w.put(a + "rope.freq_base", static_cast<float>(c.rope.theta));
+  put_f32(w, a + "rope.freq_base", c.rope.theta);
   w.put(a + "rope.dimension_count", u32(c.head_dim));
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
@@ -180,7 +184,7 @@ void put_tokenizer(GgufWriter& w, const TokenizerData& t) {
     w.put("tokenizer.ggml.add_space_prefix", t.add_space_prefix);
   }
   const auto id = [&](const char* key, std::optional<std::int32_t> value) {
-    if (value) w.put(key, static_cast<std::uint32_t>(*value));
+    if (value) w.put(key, u32(*value));
   };
   id("tokenizer.ggml.bos_token_id", t.bos);
   id("tokenizer.ggml.eos_token_id", t.eos);

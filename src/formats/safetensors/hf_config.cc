@@ -176,9 +176,8 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
     r.high_freq_factor = s->at("high_freq_factor").number();
     return;  // max_position_embeddings is the length after scaling
   }
-  const double scaled = static_cast<double>(r.original_context) * r.factor;
-  if (scaled < static_cast<double>(kMaxContext))
-    c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
+  const double scaled = real(r.original_context) * r.factor;
+  if (scaled < real(kMaxContext)) c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
 }
 
 ExpertConfig read_gpt_oss_experts(const JsonRef& config) {

@@ -125,19 +125,25 @@ struct CudaForward::Impl {
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
-  // What the ranks' sums of rows cost a step beside one GPU's: rows += the sum over the ranks of x w^T.
-  void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm, float* next_sums);
-  void add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n);
+  // What the ranks' sums of rows cost a step beside one GPU's: residual += the sum over the ranks of x w^T. With
+  // next_norm by skinny GEMMs, and the next norm starts.
+  void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm = nullptr);
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
   bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
+  // The last of many ranks may have no rows of a small vocabulary.
+  bool has_head() const { return is_last_stage() && weights.head().n_out > 0; }
   bool is_first_stage() const { return stages == nullptr || stages->ranks().rank() == 0; }
   void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
   void hand_rows_on(std::int32_t n);
   void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
-    return layer == 0 || experts || ranks ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
+    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, parts_of_sums(n));
+  }
+  std::int32_t parts_of_sums(std::int32_t n) const {
+    return ranks != nullptr ? ranks->row_parts(n, static_cast<std::int32_t>(config.hidden))
+                            : residual_parts(config.hidden, n);
   }
   // x in the order of the columns of w.
   const void* ordered(const void* x, const DeviceMatrix& w, std::int64_t m, const CudaContext& context);
@@ -176,14 +182,12 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
-  std::int64_t widest_input = 0;
-  weights.for_each([&](const DeviceMatrix& w) { widest_input = std::max(widest_input, w.n_in); });
-  std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
-  weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
-  });
+  std::int64_t widest_input = weights.head().n_in;
+  std::size_t widest = 0;     // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   std::size_t reordered = 0;  // columns of the widest matrix whose columns are in another order
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
+    widest_input = std::max(widest_input, w.n_in);
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
     if (w.columns != nullptr) reordered = std::max(reordered, static_cast<std::size_t>(w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
@@ -212,7 +216,8 @@ void CudaForward::Impl::allocate() {
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
   const std::size_t part = sequences * static_cast<std::size_t>(vocab_part) * 4;
-  arrays.add(rank_rows, ranks != nullptr || stages != nullptr ? rows * hidden * 4 : 0);
+  float* const shown_rows = ranks != nullptr ? ranks->own_rows() : nullptr;
+  arrays.add(rank_rows, (ranks != nullptr && shown_rows == nullptr) || stages != nullptr ? rows * hidden * 4 : 0);
   arrays.add(rank_logits, part);
   arrays.add(all_rank_logits, ranks != nullptr ? part * static_cast<std::size_t>(ranks->ranks().size()) : 0);
   arrays.add(best_token, sequences * 4);
@@ -225,6 +230,7 @@ void CudaForward::Impl::allocate() {
   arena =
       DeviceBuffer(arrays.total(), "activations of a step (max_batched_tokens and max_sequences make them smaller)");
   arrays.assign(arena.data());
+  if (shown_rows != nullptr) rank_rows = shown_rows;
   set_bytes(arena.data(), 0, arena.size(), stream);
   copy_bytes(inv_freq, model.rope().inv_freq.data(), model.rope().inv_freq.size() * 8, stream);
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
@@ -280,7 +286,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
   const float* next_norm =
       last ? weights.output_norm() : weights.layers()[static_cast<std::size_t>(layer) + 1].attn_norm;
-  const std::int32_t parts = residual_parts(config.hidden, n);
+  const std::int32_t parts = parts_of_sums(n);
   const CudaContext context = overlapped();
 
   const DeferredNorm norm = norm_before(layer, n);
@@ -295,10 +301,10 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   if (ranks != nullptr) {
-    add_over_ranks(attended, w.o, n, w.ffn_norm, sums);
-    skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, 1), ffn_hidden,
+    add_over_ranks(attended, w.o, n, w.ffn_norm);
+    skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, parts), ffn_hidden,
                             workspace, context);
-    add_over_ranks(ffn_hidden, w.down, n, next_norm, sums_embed);
+    add_over_ranks(ffn_hidden, w.down, n, next_norm);
     return;
   }
   skinny_gemm_residual_cuda(ordered(attended, w.o, n, context), n, w.o,
@@ -315,20 +321,26 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
                             context);
 }
 
-void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm,
-                                       float* next_sums) {
-  skinny_gemm_cuda(ordered(x, w, n, overlapped()), n, w, {}, {.y = rank_rows}, workspace, overlapped());
+void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm) {
   const auto hidden = static_cast<std::int32_t>(config.hidden);
-  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
-  add_summed_rows_cuda(rank_rows, n, hidden,
-                       {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = next_sums}, serial());
-}
-
-void CudaForward::Impl::add_many_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n) {
-  multiply(x, w, n, {.y = rank_rows, .f32 = true});
-  const auto hidden = static_cast<std::int32_t>(config.hidden);
-  ranks->all_reduce(rank_rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
-  add_summed_rows_cuda(rank_rows, n, hidden, {.residual = residual}, serial());
+  if (next_norm == nullptr && !ranks->adds_in_one(n, hidden)) {  // the sum has the residual: no kernel behind it
+    const bool first = ranks->ranks().rank() == 0;
+    float* const mine = first ? residual : rank_rows;
+    multiply(x, w, n, {.y = mine, .f32 = true, .accumulate = first});
+    lap(StepPhase::kGemm);
+    ranks->all_reduce(mine, residual, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), serial());
+    return lap(StepPhase::kRanks);
+  }
+  if (next_norm != nullptr)
+    skinny_gemm_cuda(ordered(x, w, n, overlapped()), n, w, {}, {.y = rank_rows}, workspace, overlapped());
+  else
+    multiply(x, w, n, {.y = rank_rows, .f32 = true});
+  lap(StepPhase::kGemm);
+  ranks->add_rows(
+      rank_rows, n, hidden,
+      {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
+      overlapped());
+  lap(StepPhase::kRanks);
 }
 
 void CudaForward::Impl::gather_logits(std::int32_t n) {
@@ -379,7 +391,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
   if (stages != nullptr) hand_rows_on(n);
-  if (is_last_stage())
+  if (has_head())
     skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n),
                      {.y = ranks == nullptr ? logits : rank_logits, .stride = vocab_part}, workspace, context);
   lap(StepPhase::kGemm);
@@ -434,7 +446,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
-  ranks != nullptr ? add_many_over_ranks(attended, w.o, n)
+  ranks != nullptr ? add_over_ranks(attended, w.o, n)
                    : multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed}, context);
@@ -443,12 +455,12 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
-  ranks != nullptr ? add_many_over_ranks(ffn_hidden, w.down, n)
+  ranks != nullptr ? add_over_ranks(ffn_hidden, w.down, n)
                    : multiply(ffn_hidden, w.down, n, {.y = residual, .f32 = true, .accumulate = true});
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
-  const CudaContext context = serial();
+  const CudaContext context = decode_only ? overlapped() : serial();  // kernels of prompts are long
   if (phases != nullptr) phases->start(stream);
   begin_residual(n, rows.tokens, {.residual = residual}, context);
   angles_of(rows, n, context);
@@ -467,7 +479,7 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
                 static_cast<float>(config.rms_eps), normed, context);
   const bool bf16 = !is_quantised(weights.head().dtype);
   const std::int32_t most = bf16 ? few_rows : kSkinnyRows;
-  for (std::int32_t first = 0; first < n && is_last_stage(); first += most) {
+  for (std::int32_t first = 0; first < n && has_head(); first += most) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
     float* y =

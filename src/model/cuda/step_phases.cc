@@ -4,7 +4,7 @@ namespace mneme {
 
 std::string_view phase_name(StepPhase phase) {
   static constexpr std::array<std::string_view, kStepPhases.size()> kNames = {
-      "GEMM", "append", "selection", "recall", "attention", "sampling", "next step's recall"};
+      "GEMM", "append", "selection", "recall", "attention", "sums over ranks", "sampling", "next step's recall"};
   return kNames[underlying(phase)];
 }
 

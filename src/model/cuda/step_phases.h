@@ -20,13 +20,13 @@
 
 namespace mneme {
 
-enum class StepPhase : std::uint8_t { kGemm, kAppend, kSelection, kRecall, kAttention, kSampling, kWait };
-inline constexpr std::array kStepPhases = {StepPhase::kGemm,   StepPhase::kAppend,    StepPhase::kSelection,
-                                           StepPhase::kRecall, StepPhase::kAttention, StepPhase::kSampling,
-                                           StepPhase::kWait};
+enum class StepPhase : std::uint8_t { kGemm, kAppend, kSelection, kRecall, kAttention, kRanks, kSampling, kWait };
+inline constexpr std::array kStepPhases = {StepPhase::kGemm,     StepPhase::kAppend,    StepPhase::kSelection,
+                                           StepPhase::kRecall,   StepPhase::kAttention, StepPhase::kRanks,
+                                           StepPhase::kSampling, StepPhase::kWait};
 // "GEMM" (embedding, norms, head included), "append" (RoPE, the store of keys and values), "selection" (of this step,
-// its gate included), "recall" (this step waits for pages), "attention", "sampling", "next step's recall" (what of the
-// speculative selection and its recall outlasts the step).
+// its gate included), "recall" (this step waits for pages), "attention", "sums over ranks" (with the wait for slower ones),
+// "sampling", "next step's recall" (what of the speculative selection and its recall outlasts the step).
 std::string_view phase_name(StepPhase phase);
 
 class PhaseClock {

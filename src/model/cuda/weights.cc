@@ -266,7 +266,10 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::opt
     out.head_ = out.embedding_;
   } else {
     const RankRange rows = head_rows.value_or(RankRange{.first = 0, .end = model.head().n_out()});
-    out.head_ = maker.one(WeightMatrix(model.head().view().rows(rows.first, rows.end)));
+    const ConstTensorView head = model.head().view();
+    out.head_ = rows.size() > 0
+                    ? maker.one(WeightMatrix(head.rows(rows.first, rows.end)))
+                    : DeviceMatrix{.values = nullptr, .dtype = DType::kBF16, .n_out = 0, .n_in = head.dim(1)};
   }
   out.output_norm_ = maker.vector(model.output_norm());
   return std::move(maker.out);

@@ -39,18 +39,30 @@ const CutTensor* cut_of(std::string_view name) {
   return nullptr;
 }
 
-class RankCheckpoint final : public Checkpoint {
+// A part of another checkpoint: its own shape and tensors, all else the whole's.
+class PartOfCheckpoint : public Checkpoint {
  public:
-  RankCheckpoint(std::unique_ptr<Checkpoint> whole, int rank, int size)
-      : whole_(std::move(whole)), rank_(rank), size_(size), config_(rank_config(whole_->config(), size)) {
-    for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
-  }
-
   const ModelConfig& config() const override { return config_; }
   const TokenizerData& tokenizer() const override { return whole_->tokenizer(); }
   const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
   const std::vector<MetadataEntry>& metadata() const override { return whole_->metadata(); }
   std::string_view format() const override { return whole_->format(); }
+
+ protected:
+  PartOfCheckpoint(std::unique_ptr<Checkpoint> whole, ModelConfig config)
+      : whole_(std::move(whole)), config_(std::move(config)) {}
+
+  std::unique_ptr<Checkpoint> whole_;
+  ModelConfig config_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+class RankCheckpoint final : public PartOfCheckpoint {
+ public:
+  RankCheckpoint(std::unique_ptr<Checkpoint> whole, const ModelConfig& config, int rank, int size)
+      : PartOfCheckpoint(std::move(whole), config), rank_(rank), size_(size) {
+    for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
+  }
 
  private:
   CheckpointTensor cut(const CheckpointTensor& t) {
@@ -66,8 +78,10 @@ class RankCheckpoint final : public Checkpoint {
 
   ConstTensorView columns_of(const CheckpointTensor& t) {
     const ConstTensorView& v = t.view;
+    // Its stored blocks hold columns of every rank's heads (GPTQ with act-order).
     if (!t.columns.empty())
-      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: {} has reordered columns", size_, t.name);
+      fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: {} has reordered columns (GPTQ with act-order)", size_,
+           t.name);
     const std::int64_t block = dtype_info(v.dtype()).block;
     if (v.dim(1) % (block * size_) != 0)
       fail(ErrorKind::kOption, "--tensor-parallel-size {}: {} columns of {} in blocks of {} cannot be shared out",
@@ -80,11 +94,23 @@ class RankCheckpoint final : public Checkpoint {
     return ConstTensorView(copy.data(), v.dtype(), {v.dim(0), columns.size()});
   }
 
-  std::unique_ptr<Checkpoint> whole_;
   int rank_, size_;
-  ModelConfig config_;
-  std::vector<CheckpointTensor> tensors_;
   std::vector<Buffer> copies_;
+};
+
+class StageCheckpoint final : public PartOfCheckpoint {
+ public:
+  StageCheckpoint(std::unique_ptr<Checkpoint> whole, const ModelConfig& config, const RankRange& layers)
+      : PartOfCheckpoint(std::move(whole), config) {
+    for (const CheckpointTensor& t : whole_->tensors()) {
+      CheckpointTensor& here = tensors_.emplace_back(t);
+      if (!t.name.starts_with("blk.")) continue;
+      const std::size_t dot = t.name.find('.', 4);
+      const std::int64_t layer = std::stoll(t.name.substr(4, dot - 4));
+      here.name = fmt::format("blk.{}{}", layer - layers.first, t.name.substr(dot));
+      if (layer < layers.first || layer >= layers.end) tensors_.pop_back();
+    }
+  }
 };
 
 }  // namespace
@@ -106,39 +132,9 @@ ModelConfig rank_config(ModelConfig c, int size) {
 }
 
 std::unique_ptr<Checkpoint> rank_checkpoint(std::unique_ptr<Checkpoint> whole, int rank, int size) {
-  return std::make_unique<RankCheckpoint>(std::move(whole), rank, size);
+  const ModelConfig config = rank_config(whole->config(), size);
+  return std::make_unique<RankCheckpoint>(std::move(whole), config, rank, size);
 }
-
-namespace {
-
-class StageCheckpoint final : public Checkpoint {
- public:
-  StageCheckpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages)
-      : whole_(std::move(whole)), config_(stage_config(whole_->config(), stage, n_stages)) {
-    const RankRange layers = stage_layers(whole_->config().n_layers, stage, n_stages);
-    for (const CheckpointTensor& t : whole_->tensors()) {
-      CheckpointTensor& here = tensors_.emplace_back(t);
-      if (!t.name.starts_with("blk.")) continue;
-      const std::size_t dot = t.name.find('.', 4);
-      const std::int64_t layer = std::stoll(t.name.substr(4, dot - 4));
-      here.name = fmt::format("blk.{}{}", layer - layers.first, t.name.substr(dot));
-      if (layer < layers.first || layer >= layers.end) tensors_.pop_back();
-    }
-  }
-
-  const ModelConfig& config() const override { return config_; }
-  const TokenizerData& tokenizer() const override { return whole_->tokenizer(); }
-  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
-  const std::vector<MetadataEntry>& metadata() const override { return whole_->metadata(); }
-  std::string_view format() const override { return whole_->format(); }
-
- private:
-  std::unique_ptr<Checkpoint> whole_;
-  ModelConfig config_;
-  std::vector<CheckpointTensor> tensors_;
-};
-
-}  // namespace
 
 RankRange stage_layers(std::int64_t n_layers, int stage, int n_stages) {
   return {.first = n_layers * stage / n_stages, .end = n_layers * (stage + 1) / n_stages};
@@ -155,7 +151,9 @@ ModelConfig stage_config(ModelConfig c, int stage, int n_stages) {
 }
 
 std::unique_ptr<Checkpoint> stage_checkpoint(std::unique_ptr<Checkpoint> whole, int stage, int n_stages) {
-  return std::make_unique<StageCheckpoint>(std::move(whole), stage, n_stages);
+  const ModelConfig config = stage_config(whole->config(), stage, n_stages);
+  const RankRange layers = stage_layers(whole->config().n_layers, stage, n_stages);
+  return std::make_unique<StageCheckpoint>(std::move(whole), config, layers);
 }
 
 }  // namespace mneme

@@ -111,9 +111,10 @@ inline void convert_block(const BlockQ4_1& b, std::byte* to) {
 
 template <typename Block>
 void convert_blocks(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
+  const std::int64_t n_blocks = w.dim(1) / kQuantBlock;
   for (std::int64_t r = begin; r < end; ++r) {
     const auto* blocks = reinterpret_cast<const Block*>(w.row(r));
-    for (std::int64_t b = 0; b < w.dim(1) / kQuantBlock; ++b, rows += 2 * kQuantBlock) convert_block(blocks[b], rows);
+    for (std::int64_t b = 0; b < n_blocks; ++b, rows += 2 * kQuantBlock) convert_block(blocks[b], rows);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
@@ -10,23 +11,22 @@ namespace {
 
 std::vector<double> plain_frequencies(double theta, std::int64_t head_dim) {
   std::vector<double> f(head_dim / 2);
-  for (std::size_t i = 0; i < f.size(); ++i)
-    f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  for (std::size_t i = 0; i < f.size(); ++i) f[i] = std::pow(theta, -2.0 * real(i) / real(head_dim));
   return f;
 }
 
 // Enlarges the base so that the slowest pair rotates `factor` times slower at `context`; up to the original context
 // nothing changes.
 double dynamic_theta(const RopeConfig& c, std::int64_t head_dim, std::int64_t context) {
-  const auto original = static_cast<double>(c.original_context);
-  const double ratio = std::max(static_cast<double>(context), original) / original;
-  const auto d = static_cast<double>(head_dim);
-  return c.theta * std::pow(c.factor * ratio - (c.factor - 1.0), d / (d - 2.0));
+  const auto original = real(c.original_context);
+  const double times = std::max(real(context), original) / original;
+  const auto d = real(head_dim);
+  return c.theta * std::pow(c.factor * times - (c.factor - 1.0), d / (d - 2.0));
 }
 
 // Wavelengths up to original/high are kept, beyond original/low scaled by factor, in between blended linearly.
 void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
-  const auto original = static_cast<double>(c.original_context);
+  const auto original = real(c.original_context);
   for (double& f : inv_freq) {
     const double wavelength = 2.0 * std::numbers::pi / f;
     if (wavelength < original / c.high_freq_factor) continue;
@@ -43,17 +43,16 @@ void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
 // scaled by factor, in between a ramp over the pair's index, whose ends are integers as in the published code, unless
 // the model says otherwise.
 void scale_yarn(const RopeConfig& c, std::int64_t head_dim, std::vector<double>& inv_freq) {
-  const auto d = static_cast<double>(head_dim);
+  const auto d = real(head_dim);
   const auto index_of = [&](double rotations) {
-    return d * std::log(static_cast<double>(c.original_context) / (rotations * 2.0 * std::numbers::pi)) /
-           (2.0 * std::log(c.theta));
+    return d * std::log(real(c.original_context) / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(c.theta));
   };
   const double first = index_of(c.beta_fast), last = index_of(c.beta_slow);
   const double low = std::max(c.truncate ? std::floor(first) : first, 0.0);
   double high = std::min(c.truncate ? std::ceil(last) : last, d - 1.0);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < inv_freq.size(); ++i) {
-    const double interpolated = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    const double interpolated = std::clamp((real(i) - low) / (high - low), 0.0, 1.0);
     inv_freq[i] = inv_freq[i] / c.factor * interpolated + inv_freq[i] * (1.0 - interpolated);
   }
 }

@@ -36,8 +36,8 @@ void NcclCollective::call(const char* what, FunctionRef<int()> function) {
   }
 }
 
-void NcclCollective::all_reduce(float* values, std::size_t n, NcclStream stream) {
-  call("ncclAllReduce", [&] { return library_.all_reduce(values, values, n, kNcclFloat32, kNcclSum, comm_, stream); });
+void NcclCollective::all_reduce(const float* mine, float* out, std::size_t n, NcclStream stream) {
+  call("ncclAllReduce", [&] { return library_.all_reduce(mine, out, n, kNcclFloat32, kNcclSum, comm_, stream); });
 }
 
 void NcclCollective::all_gather(const void* part, void* out, std::size_t bytes, NcclStream stream) {

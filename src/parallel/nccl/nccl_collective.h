@@ -29,8 +29,8 @@ class NcclCollective {
   int rank() const { return ranks_.rank(); }
   int size() const { return ranks_.size(); }
 
-  // [n] f32 on the device, in place. Async: on `stream`. The order of the sum is NCCL's.
-  void all_reduce(float* values, std::size_t n, NcclStream stream);
+  // [n] f32 on the device; `mine` may be `out`. Async: on `stream`. The order of the sum is NCCL's.
+  void all_reduce(const float* mine, float* out, std::size_t n, NcclStream stream);
   // [size, n] from [n] bytes of each rank. Async.
   void all_gather(const void* part, void* out, std::size_t bytes, NcclStream stream);
   void broadcast(void* values, std::size_t bytes, int root, NcclStream stream);

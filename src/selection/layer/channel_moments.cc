@@ -23,7 +23,7 @@ void ChannelMoments::add(std::int64_t n, std::span<const float> mean, std::span<
   MNEME_CHECK(mean.size() == mean_.size() && m2.size() == mean_.size(), "{} channels, there are {}", mean.size(),
               mean_.size());
   if (n == 0) return;
-  const auto a = static_cast<double>(count_), b = static_cast<double>(n), both = a + b;
+  const auto a = real(count_), b = real(n), both = a + b;
   for (std::size_t c = 0; c < mean_.size(); ++c) {
     const double delta = mean[c] - mean_[c];
     mean_[c] += delta * (b / both);

@@ -55,7 +55,7 @@ std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entro
   MNEME_CHECK(layer >= 0 && layer < n_layers && n_units >= 0, "layer {} of {}", layer, n_layers);
   if (pools_.size() <= slot) pools_.resize(slot + 1);
   double& pool = pools_[slot];
-  if (layer == 0) pool = static_cast<double>(n_layers) * k_;
+  if (layer == 0) pool = real(n_layers) * k_;
   if (n_units == 0) return 0;
   double theta = n_units < 2 ? 0 : entropy / std::log(n_units);
   if (std::isnan(theta)) theta = 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme {
@@ -61,11 +62,11 @@ std::vector<std::int32_t> preference_keeps(std::span<const double> preference, s
   const std::size_t n = preference.size();
   std::vector<double> p(preference.begin(), preference.end());
   double sum = std::accumulate(p.begin(), p.end(), 0.0);
-  if (!std::isfinite(sum) || sum <= 0) std::fill(p.begin(), p.end(), 1.0), sum = static_cast<double>(n);
+  if (!std::isfinite(sum) || sum <= 0) std::fill(p.begin(), p.end(), 1.0), sum = real(n);
   std::vector<std::int32_t> keeps(n);
   std::int64_t excess = 0, given = 0;
   for (std::size_t l = 0; l < n; ++l) {
-    const auto share = static_cast<std::int64_t>(p[l] / sum * static_cast<double>(total));
+    const auto share = static_cast<std::int64_t>(p[l] / sum * real(total));
     keeps[l] = static_cast<std::int32_t>(std::min<std::int64_t>(share, cap[l]));
     excess += share - keeps[l];
     given += share;

@@ -240,7 +240,7 @@ HWY_INLINE float sample_bound(const float* scores, std::size_t n, std::size_t k,
     keys[i] = key_of(scores[i * n / m + ((state >> 8) * cell >> 24)]);
   }
   const double p = ratio(k, n);
-  const double rank = p * static_cast<double>(m);
+  const double rank = p * real(m);
   const double slack = 3.5 * std::sqrt(rank * (1.0 - p)) + 2.0;
   const auto r = static_cast<std::size_t>(rank + slack);
   if (r >= m) return std::numeric_limits<float>::quiet_NaN();

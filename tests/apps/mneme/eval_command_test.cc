@@ -44,6 +44,18 @@ TEST(Eval, NeedsNoProseAndTellsEverythingThatWasSet) {
   EXPECT_EQ(out["settings"]["methods"][2].at("group"), "64");
 }
 
+// Sums in another order: the answers are the same.
+TEST(Eval, RanksAnswerAsOneDoes) {
+  const std::vector<std::string> rest = {"--methods", "full,window", "--budgets", "256", "--deterministic", "--json"};
+  std::vector<std::string> ranks = rest;
+  ranks.insert(ranks.end(), {"--tensor-parallel-size", "2"});
+  const json one = run_json(small({}, rest)), two = run_json(small({}, ranks));
+  ASSERT_EQ(one.at("cells").size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i)
+    for (const char* count : {"method", "answers", "right"})
+      EXPECT_EQ(two.at("cells")[i].at(count), one["cells"][i].at(count));
+}
+
 TEST(Eval, GoesOnWhereItWasInterrupted) {
   const TempFolder folder;
   const std::string file = (folder.path() / "run.jsonl").string();

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <numeric>
 #include <optional>
 
 #include "src/base/error.h"
@@ -25,16 +27,15 @@ namespace mneme {
 namespace {
 
 using parallel_test::in_children;
+using parallel_test::kNoDevice;
+using parallel_test::kRight;
+using parallel_test::kWrong;
+using parallel_test::no_device;
 using testing::AnyOf;
 using testing::Each;
 using testing::ElementsAre;
 
-constexpr int kRight = 0, kWrong = 1, kNoDevice = 77;
 constexpr std::size_t kPrompt = 600, kDecode = 20, kChunk = 256;
-
-bool no_device(const std::vector<int>& codes) {
-  return codes == std::vector<int>(codes.size(), kNoDevice);
-}
 
 struct Case {
   Architecture architecture = Architecture::kLlama;
@@ -101,6 +102,31 @@ std::vector<float> whole(const Case& c, const CpuContext& cpu) {
 std::unique_ptr<DeviceCollective> by_host(Collective& ranks, const Model& model, const Case& c) {
   return host_device_collective(
       ranks, CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), ranks.size()));
+}
+
+// Prompts of 256 rows do not fit in packets: two ranks read each other's.
+PeerLimits limits_of(const Model& model, const Case& c) {
+  return {.packets = std::size_t{64} << 10,
+          .rows = CudaForward::rank_message_bytes(model.config(), options_of(model, c, nullptr), 2)};
+}
+
+// Sums by kernels that access the other process's memory, all else by the host. Processes of one GPU take turns of some
+// ms, while the others wait.
+std::unique_ptr<DeviceCollective> by_peers(Collective& ranks, const Model& model, const Case& c) {
+  std::string why_not;
+  auto collective = peer_device_collective(by_host(ranks, model, c), limits_of(model, c), why_not, 5);
+  std::fprintf(stderr, "sums: %s%s\n", collective->form().data(), why_not.empty() ? "" : (", " + why_not).c_str());
+  if (!why_not.empty()) fail(ErrorKind::kDevice, "no peers: {}", why_not);
+  return collective;
+}
+std::unique_ptr<DeviceCollective> by_nccl(Collective& ranks, const Model&, const Case&) {
+  return nccl_device_collective(ranks);
+}
+std::unique_ptr<DeviceCollective> by_nccl_and_peers(Collective& ranks, const Model& model, const Case& c) {
+  std::string why_not;
+  auto collective = peer_device_collective(nccl_device_collective(ranks), limits_of(model, c), why_not);
+  if (!why_not.empty()) std::fprintf(stderr, "no peers: %s\n", why_not.c_str());
+  return collective;
 }
 
 using MakeCollective = std::unique_ptr<DeviceCollective>(Collective&, const Model&, const Case&);
@@ -183,13 +209,52 @@ TEST(CudaRanks, LayersOverTwoAndThreeRanks) {
   }
 }
 
+TEST(CudaRanks, LogitsOfTwoRanksOverPeers) {
+  const std::vector<Case> cases = {{}, {.type = DType::kQ8_0}, {.store = KvStore::kHost, .method = kMethods[2]}};
+  const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases, by_peers); });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
+// A GPU of its own for each rank's process: before its first call of CUDA.
+bool take_own_gpu(Collective& ranks) {
+  const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string_view gpus = seen == nullptr ? "0,1,2,3,4,5,6,7" : seen;
+  for (int r = 0; r < ranks.rank(); ++r) gpus.remove_prefix(std::min(gpus.find(',') + 1, gpus.size()));
+  setenv("CUDA_VISIBLE_DEVICES", std::string(gpus.substr(0, gpus.find(','))).c_str(), 1);
+  const std::uint64_t have = device_count() > 0 ? 1 : 0;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&have, 1)), std::as_writable_bytes(std::span(all)));
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}) == all.size();
+}
+
+// Of two values there is one sum: the kernel over peers and NCCL give the same bits.
+TEST(CudaRanks, TwoGpusByNcclAndOverPeers) {
+  const std::vector<int> codes = in_children(2, [](Collective& ranks) {
+    if (!take_own_gpu(ranks)) return kNoDevice;
+    use_device(0);
+    ThreadPool threads(2);
+    const CpuContext cpu{.pool = &threads};
+    int code = kRight;
+    for (const Case& c : {Case{}, Case{.type = DType::kQ8_0}, Case{.store = KvStore::kHost, .method = kMethods[2]}}) {
+      const std::vector<float> expected = whole(c, cpu), nccl = part(ranks, c, cpu, by_nccl),
+                               peers = part(ranks, c, cpu, by_nccl_and_peers);
+      const double error = relative_error(nccl, expected), between = relative_error(peers, nccl);
+      fmt::print(stderr, "rank {}: NCCL {:.2g}, peers beside NCCL {:.2g}\n", ranks.rank(), error, between);
+      if (!(error <= kTolerance && between <= kTolerance)) code = kWrong;
+    }
+    return code;
+  });
+  if (no_device(codes)) GTEST_SKIP() << "no two GPUs";
+  EXPECT_THAT(codes, Each(kRight));
+}
+
 TEST(CudaRanks, OneRankByNccl) {
   const std::vector<int> codes = in_children(1, [](Collective& ranks) {
     if (device_count() == 0) return kNoDevice;
     use_device(0);
-    const auto nccl = [](Collective& r, const Model&, const Case&) { return nccl_device_collective(r); };
     try {
-      return compare(ranks, {{}, {.store = KvStore::kHost, .method = kMethods[2]}}, nccl);
+      return compare(ranks, {{}, {.store = KvStore::kHost, .method = kMethods[2]}}, by_nccl);
     } catch (const Error& e) {
       std::fprintf(stderr, "%s\n", e.what());
       return std::string(e.what()).find("cannot be opened") != std::string::npos ? kNoDevice : kWrong;
@@ -201,7 +266,7 @@ TEST(CudaRanks, OneRankByNccl) {
 
 // What the rank that stays has after the other one is gone: an error, within the collective's deadline.
 template <typename Leave>
-std::vector<int> after_a_rank_left(Leave leave) {
+std::vector<int> after_a_rank_left(Leave leave, MakeCollective* make = by_host) {
   return in_children(
       2,
       [&](Collective& ranks) {
@@ -211,7 +276,7 @@ std::vector<int> after_a_rank_left(Leave leave) {
         const CpuContext cpu{.pool = &threads};
         const Case c;
         const auto model = Model::load(rank_checkpoint(checkpoint_of(c), ranks.rank(), ranks.size()), {}, cpu);
-        const auto collective = by_host(ranks, *model, c);
+        const auto collective = make(ranks, *model, c);
         const RankRange head = vocabulary_range(model->config().vocab, ranks.rank(), ranks.size());
         const Stream stream = Stream::make();
         CudaForward forward(*model, CudaWeights::load(*model, stream, {}, {}, head), Stream::make(),
@@ -235,7 +300,7 @@ std::vector<int> after_a_rank_left(Leave leave) {
           } catch (const RanksStopped& e) {
             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
             std::fprintf(stderr, "%s, after %.2f s\n", e.what(), seconds.count());
-            return i == 5 && seconds.count() < 5 ? kRight : kWrong;
+            return i == 5 && seconds.count() < 8 ? kRight : kWrong;
           }
         }
         return kWrong;
@@ -251,9 +316,27 @@ TEST(CudaRanks, ARankThatEndsEndsTheOthersStep) {
 
 TEST(CudaRanks, ARankThatStallsEndsTheOthersStep) {
   const std::vector<int> codes = after_a_rank_left([] {
-    std::this_thread::sleep_for(std::chrono::seconds(6));
+    std::this_thread::sleep_for(std::chrono::seconds(9));
     _exit(42);
   });
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+// A kernel waits: nothing on the device ends it but the flag.
+TEST(CudaRanks, ARankThatEndsEndsTheKernelThatWaitsForIt) {
+  const std::vector<int> codes = after_a_rank_left([] { _exit(42); }, by_peers);
+  if (no_device(codes)) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(codes, ElementsAre(kRight, 42));
+}
+
+TEST(CudaRanks, ARankThatStallsEndsTheKernelThatWaitsForIt) {
+  const std::vector<int> codes = after_a_rank_left(
+      [] {
+        std::this_thread::sleep_for(std::chrono::seconds(9));
+        _exit(42);
+      },
+      by_peers);
   if (no_device(codes)) GTEST_SKIP() << "no GPU";
   EXPECT_THAT(codes, ElementsAre(kRight, 42));
 }

@@ -196,5 +196,47 @@ TEST(RankCheckpoint, ErrorsNameWhatCannotBeSharedOut) {
               HasSubstr("in blocks of 32 cannot be shared out"));
 }
 
+// GPTQ with act-order: rows keep the order of the columns that they are stored in; columns of one rank would be in
+// blocks of all.
+TEST(RankCheckpoint, ReorderedColumnsStayWithRowsAndAreRefusedWhereColumnsAreCut) {
+  const ModelConfig c = config_of(Architecture::kLlama);
+  std::vector<std::int32_t> columns(c.hidden);
+  std::iota(columns.rbegin(), columns.rend(), 0);
+  auto rows = std::make_unique<MemoryCheckpoint>(c, DType::kF32);
+  for (const char* name : {"blk.0.attn_q.weight", "blk.1.ffn_up.weight"}) rows->reorder(name, columns);
+  const auto part = rank_checkpoint(std::move(rows), 1, 2);
+  for (const char* name : {"blk.0.attn_q.weight", "blk.1.ffn_up.weight"})
+    EXPECT_THAT(part->find(name)->columns, testing::ElementsAreArray(columns)) << name;
+  for (const char* name : {"blk.0.attn_output.weight", "blk.1.ffn_down.weight"}) {
+    auto cut = std::make_unique<MemoryCheckpoint>(c, DType::kF32);
+    cut->reorder(name, columns);
+    EXPECT_THAT(error_message(ErrorKind::kUnsupported, [&] { rank_checkpoint(std::move(cut), 0, 2); }),
+                HasSubstr(std::string(name) + " has reordered columns (GPTQ with act-order)"));
+  }
+}
+
+// Logits of rows whose columns are stored in reverse.
+TEST(RankForward, ReorderedColumnsOfRows) {
+  const auto logits = [](Collective* ranks, std::span<const std::int32_t> columns) {
+    auto checkpoint = std::make_unique<MemoryCheckpoint>(config_of(Architecture::kLlama), DType::kF32);
+    checkpoint->fill(17);
+    checkpoint->reorder("blk.0.attn_k.weight", columns);
+    checkpoint->reorder("blk.1.ffn_gate.weight", columns);
+    ThreadPool threads(1);
+    const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+    const auto model = Model::load(
+        ranks == nullptr ? std::move(checkpoint) : rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size()),
+        {}, context);
+    Forward forward(*model, context, ranks);
+    return logits_of(*model, forward, "");
+  };
+  std::vector<std::int32_t> columns(config_of(Architecture::kLlama).hidden);
+  std::iota(columns.rbegin(), columns.rend(), 0);
+  const std::vector<float> expected = logits(nullptr, columns);
+  EXPECT_FALSE(near(logits(nullptr, {}), expected));
+  EXPECT_THAT(in_threads(2, [&](Collective& ranks) { EXPECT_TRUE(near(logits(&ranks, columns), expected)); }),
+              Each(""));
+}
+
 }  // namespace
 }  // namespace mneme

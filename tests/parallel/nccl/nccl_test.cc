@@ -43,7 +43,7 @@ TEST(NcclCollective, RanksMeetAndExchange) {
                            NcclCollective nccl(library, ranks);
                            for (int round = 0; round < 20; ++round) {
                              std::vector<float> values(5, static_cast<float>(ranks.rank() + round));
-                             nccl.all_reduce(values.data(), values.size(), nullptr);
+                             nccl.all_reduce(values.data(), values.data(), values.size(), nullptr);
                              EXPECT_EQ(values, std::vector<float>(5, static_cast<float>(3 + 3 * round)));
                              const int mine = ranks.rank();
                              std::array<int, 3> all{};
@@ -84,7 +84,7 @@ TEST(NcclCollective, AfterAnAbortEveryCallFails) {
                            nccl.abort("stalled");
                            nccl.abort("again");
                            float value = 0;
-                           nccl.all_reduce(&value, 1, nullptr);
+                           nccl.all_reduce(&value, &value, 1, nullptr);
                          }),
               Each(HasSubstr("ncclAllReduce: the ranks stopped")));
 }

@@ -239,6 +239,7 @@ TEST_F(CudaMassTest, IsTheReference) {
                                          {700, 500}})
         for (const bool dropped : {false, true}) {
           if (dropped && tokens - rows <= 60) continue;
+          if (rows == 500 && (head_dim != 128 || group != 7)) continue;  // the reference takes seconds
           ++seed;
           check(shape_of(group, head_dim, seed % 2 == 0 ? DType::kBF16 : DType::kF16), 2, tokens, rows, dropped,
                 seed % 3 == 0 ? MassBy::kGroup : MassBy::kQueryHead, seed);

@@ -1,42 +1,38 @@
 #include "src/model/cuda/ranks/device_collective.h"
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <tuple>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/cuda/check.h"
 #include "src/cuda/memory.h"
+#include "src/model/cuda/ranks/peer_memory.h"
+#include "src/model/cuda/ranks/step_watch.h"
+#include "src/ops/norm_rope/rank_rows_cuda.h"
 #include "src/parallel/nccl/nccl_collective.h"
 
 namespace mneme {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 class NcclDeviceCollective final : public DeviceCollective {
  public:
   NcclDeviceCollective(Collective& ranks, double step_seconds)
-      : ranks_(ranks), nccl_(library_, ranks), step_seconds_(step_seconds), watchdog_([this] { watch(); }) {}
-  ~NcclDeviceCollective() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    watchdog_.join();
+      : ranks_(ranks),
+        nccl_(library_, ranks),
+        watch_(ranks, step_seconds,
+               {.failure = [this] { return failure(); }, .end = [this](const std::string& why) { nccl_.abort(why); }}) {
   }
 
   Collective& ranks() const override { return ranks_; }
   std::string_view form() const override { return "nccl"; }
-  void all_reduce(float* values, std::size_t n, const CudaContext& context) override {
-    nccl_.all_reduce(values, n, context.stream);
+  void all_reduce(const float* mine, float* out, std::size_t n, const CudaContext& context) override {
+    nccl_.all_reduce(mine, out, n, context.stream);
   }
   void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) override {
     nccl_.all_gather(part, out, n * sizeof(float), context.stream);
@@ -48,61 +44,94 @@ class NcclDeviceCollective final : public DeviceCollective {
     if (ranks_.rank() == from) nccl_.send(values, n * sizeof(float), from + 1, context.stream);
     if (ranks_.rank() == from + 1) nccl_.receive(values, n * sizeof(float), from, context.stream);
   }
-  void begin_step() override {
-    expect_all_well();
-    const std::lock_guard lock(mutex_);
-    began_ = Clock::now();
-    running_ = true;
-  }
-  void end_step() override {
-    {
-      const std::lock_guard lock(mutex_);
-      running_ = false;
-    }
-    expect_all_well();
-  }
+  void begin_step() override { watch_.begin(); }
+  void end_step() override { watch_.end(); }
 
  private:
-  void expect_all_well() {
-    const std::lock_guard lock(mutex_);
-    if (!why_.empty()) throw RanksStopped(why_);
-  }
-
-  // Kernels that wait for a rank that is gone never end by themselves.
-  void watch() {
-    constexpr auto kLook = std::chrono::milliseconds(100);
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, kLook, [this] { return ends_; })) {
-      if (!running_) continue;
-      const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-      lock.unlock();
-      std::string why = ranks_.failure();
-      if (why.empty() && seconds > step_seconds_) why = fmt::format("a step took more than {} s", step_seconds_);
-      if (why.empty()) {
-        try {
-          nccl_.check();
-        } catch (const Error& e) {
-          why = e.what();
-        }
-      }
-      if (!why.empty()) nccl_.abort(why);
-      lock.lock();
-      if (why.empty()) continue;
-      why_ = why;
-      return;
+  std::string failure() {
+    try {
+      nccl_.check();
+      return "";
+    } catch (const Error& e) {
+      return e.what();
     }
   }
 
   NcclLibrary library_;
   Collective& ranks_;
   NcclCollective nccl_;
-  double step_seconds_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ends_ = false, running_ = false;
-  Clock::time_point began_;
-  std::string why_;  // nothing may be launched any more
-  std::thread watchdog_;
+  StepWatch watch_;
+};
+
+class PeerDeviceCollective final : public DeviceCollective {
+ public:
+  PeerDeviceCollective(std::unique_ptr<DeviceCollective> rest, std::unique_ptr<PeerMemory> memory, double step_seconds)
+      : rest_(std::move(rest)),
+        memory_(std::move(memory)),
+        watch_(rest_->ranks(), step_seconds,
+               {.failure = [] { return std::string(); }, .end = [this](const std::string& why) { stop(why); }}) {}
+
+  Collective& ranks() const override { return rest_->ranks(); }
+  std::string_view form() const override { return "peers"; }
+  void all_reduce(const float* mine, float* out, std::size_t n, const CudaContext& context) override {
+    const auto elements = static_cast<std::int64_t>(n);
+    if (n % 4 == 0 && n <= std::size_t{kPeerTile} * static_cast<std::size_t>(memory_->buffers().tiles))
+      sum_over_peers_cuda(memory_->buffers(), memory_->ranks(), mine, out, elements, context);
+    else if (n % 4 == 0 && mine == own_rows() && n * sizeof(float) <= memory_->rows_bytes())
+      read_peer_rows_cuda(memory_->rows(), nullptr, out, elements, context);
+    else
+      rest_->all_reduce(mine, out, n, context);
+  }
+  void add_rows(float* rows, std::int32_t n, std::int32_t hidden, const EmbedOutput& out,
+                const CudaContext& context) override {
+    if (by_packets(n, hidden))
+      add_peer_rows_cuda(memory_->buffers(), memory_->ranks(), rows, n, hidden, out, context);
+    else if (out.x_next == nullptr && rows == own_rows() && by_reading(n, hidden))
+      read_peer_rows_cuda(memory_->rows(), out.residual, nullptr, std::int64_t{n} * hidden, context);
+    else
+      rest_->add_rows(rows, n, hidden, out, context);
+  }
+  std::int32_t row_parts(std::int32_t n, std::int32_t hidden) const override {
+    return by_packets(n, hidden) ? peer_row_parts(hidden) : rest_->row_parts(n, hidden);
+  }
+  bool adds_in_one(std::int32_t n, std::int32_t hidden) const override {
+    return by_packets(n, hidden) || by_reading(n, hidden);
+  }
+  float* own_rows() const override { return memory_->rows_bytes() > 0 ? memory_->own_rows() : nullptr; }
+  void all_gather(const float* part, float* out, std::size_t n, const CudaContext& context) override {
+    rest_->all_gather(part, out, n, context);
+  }
+  void broadcast(float* values, std::size_t n, int root, const CudaContext& context) override {
+    rest_->broadcast(values, n, root, context);
+  }
+  void hand_on(float* values, std::size_t n, int from, const CudaContext& context) override {
+    rest_->hand_on(values, n, from, context);
+  }
+  void begin_step() override {
+    rest_->begin_step();
+    watch_.begin();
+  }
+  void end_step() override {
+    watch_.end();
+    rest_->end_step();
+  }
+
+ private:
+  bool by_packets(std::int32_t n, std::int32_t hidden) const {
+    return hidden % 4 == 0 && std::int64_t{n} * peer_row_parts(hidden) <= memory_->buffers().tiles;
+  }
+  bool by_reading(std::int32_t n, std::int32_t hidden) const {
+    return hidden % 4 == 0 &&
+           static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden) * sizeof(float) <= memory_->rows_bytes();
+  }
+  void stop(const std::string& why) {
+    rest_->ranks().abort(why);
+    memory_->stop();
+  }
+
+  std::unique_ptr<DeviceCollective> rest_;
+  std::unique_ptr<PeerMemory> memory_;
+  StepWatch watch_;
 };
 
 class HostDeviceCollective final : public DeviceCollective {
@@ -112,12 +141,12 @@ class HostDeviceCollective final : public DeviceCollective {
   Collective& ranks() const override { return ranks_; }
   std::string_view form() const override { return "host"; }
 
-  void all_reduce(float* values, std::size_t n, const CudaContext& context) override {
+  void all_reduce(const float* mine, float* out, std::size_t n, const CudaContext& context) override {
     const std::size_t bytes = n * sizeof(float);
     auto* const here = staged(bytes);
-    copy(here, values, bytes, context);
+    copy(here, mine, bytes, context);
     call({.owner = this, .values = here, .n = n}, context);
-    copy(values, here, bytes, context);
+    copy(out, here, bytes, context);
   }
   void broadcast(float* values, std::size_t n, int root, const CudaContext& context) override {
     const std::size_t bytes = n * sizeof(float);
@@ -203,6 +232,18 @@ class HostDeviceCollective final : public DeviceCollective {
 
 }  // namespace
 
+void DeviceCollective::add_rows(float* rows, std::int32_t n, std::int32_t hidden, const EmbedOutput& out,
+                                const CudaContext& context) {
+  all_reduce(rows, rows, static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden), context);
+  add_summed_rows_cuda(rows, n, hidden, out, {.stream = context.stream});
+}
+std::int32_t DeviceCollective::row_parts(std::int32_t, std::int32_t) const {
+  return 1;
+}
+bool DeviceCollective::adds_in_one(std::int32_t, std::int32_t) const {
+  return false;
+}
+
 std::unique_ptr<DeviceCollective> nccl_device_collective(Collective& ranks, double step_seconds) {
   return std::make_unique<NcclDeviceCollective>(ranks, step_seconds);
 }
@@ -211,7 +252,19 @@ std::unique_ptr<DeviceCollective> host_device_collective(Collective& ranks, std:
 }
 std::unique_ptr<DeviceCollective> make_device_collective(Collective& ranks, std::size_t most_bytes) {
   if (std::getenv("MNEME_RANKS_SHARE_GPU") != nullptr) return host_device_collective(ranks, most_bytes);
-  return nccl_device_collective(ranks);
+  std::string why_not;
+  return peer_device_collective(nccl_device_collective(ranks), {.rows = most_bytes}, why_not);
+}
+std::unique_ptr<DeviceCollective> peer_device_collective(std::unique_ptr<DeviceCollective> rest,
+                                                         const PeerLimits& limits, std::string& why_not,
+                                                         double step_seconds) {
+  Collective& ranks = rest->ranks();
+  const auto others = static_cast<std::size_t>(std::max(ranks.size() - 1, 1));
+  const auto tiles = static_cast<std::int32_t>(limits.packets / others / (kPeerTile * sizeof(float)));
+  std::unique_ptr<PeerMemory> memory =
+      PeerMemory::open(ranks, {.tiles = std::max(tiles, 1), .rows_bytes = limits.rows}, why_not);
+  if (memory == nullptr) return rest;
+  return std::make_unique<PeerDeviceCollective>(std::move(rest), std::move(memory), step_seconds);
 }
 
 }  // namespace mneme

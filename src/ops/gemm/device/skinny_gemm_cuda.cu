@@ -298,7 +298,7 @@ SkinnyProblem problem_of(const void* x, std::int32_t m, const DeviceMatrix& w, c
   SkinnyProblem p{};
   p.x = static_cast<const __nv_bfloat16*>(x);
   p.w = w.values;
-  p.w_stride = is_quantised(w.dtype) ? static_cast<std::int64_t>(w.octet_bytes()) : 0;
+  p.w_stride = is_quantised(w.dtype) ? static_cast<std::int64_t>(w.octet_bytes()) : 2 * w.n_in;
   p.m = m, p.k = static_cast<int>(w.n_in), p.n_out = static_cast<int>(w.n_out);
   p.partial = workspace.partial, p.arrived = workspace.arrived;
   p.splits = workspace.splits, p.permuted = workspace.permuted;

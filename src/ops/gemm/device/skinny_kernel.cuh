@@ -450,7 +450,7 @@ __device__ __forceinline__ void store_residual_tile(const SkinnyProblem& p, int 
       squares += sum * sum;
     }
     squares = warp_sum<kWarp / 2>(squares);
-    if (lane % (kWarp / 2) == 0 && left > 0) p.residual.sums[row / S::kPartRows * kSkinnyRows + column] = squares;
+    if (lane % (kWarp / 2) == 0 && left > 0) p.residual.sums[column * p.parts + row / S::kPartRows] = squares;
   }
 }
 

@@ -64,8 +64,22 @@ TEST(StepModel, RanksShareOutReadsAndAddReductions) {
   EXPECT_DOUBLE_EQ(two.attention, one.attention / 2);
   EXPECT_DOUBLE_EQ(two.link_bytes, one.link_bytes / 2);
   EXPECT_EQ(one.reduce, 0);
-  // 160 all-reduces of 32 KiB, 9.6 us for 16 KiB.
-  EXPECT_NEAR(two.reduce * 1e3, 160 * 9.6e-3, 0.1);
+  // 160 sums of 32 KiB, 2.9 us for 16 KiB.
+  EXPECT_NEAR(two.reduce * 1e3, 160 * 3.2e-3, 0.02);
+}
+
+// Two H100s: m14-two-gpus-peers-h100, peers+norm; above 2 MiB, on cards without NVLink and beyond 8 GPUs by NCCL.
+TEST(StepModel, SumsOfRowsAsTheyWereMeasured) {
+  const Card h100 = card_named("H100");
+  for (const auto& [kib, us] :
+       {std::pair{16, 2.92}, {64, 3.35}, {128, 3.80}, {256, 5.18}, {384, 5.53}, {512, 6.21}, {1024, 8.92}})
+    EXPECT_NEAR(row_sum_seconds(h100, 2, kib << 10) * 1e6 / us, 1.0, 0.15) << kib;
+  EXPECT_EQ(row_sum_seconds(h100, 1, 1 << 20), 0);
+  EXPECT_EQ(row_sum_seconds(h100, 2, 4 << 20), reduce_seconds(h100, 2, 4 << 20));
+  EXPECT_EQ(row_sum_seconds(h100, 8, 1 << 20), reduce_seconds(h100, 8, 1 << 20));
+  EXPECT_EQ(row_sum_seconds(h100, 16, 16 << 10), reduce_seconds(h100, 16, 16 << 10));
+  const Card l40s = card_named("L40S");
+  EXPECT_EQ(row_sum_seconds(l40s, 2, 16 << 10), reduce_seconds(l40s, 2, 16 << 10));
 }
 
 TEST(StepModel, AllReducesAsTheyWereMeasured) {
@@ -235,6 +249,7 @@ const std::vector<Outside> kOutside = {
     {"m9-recipes", "fier:pool=none", "32 heads a layer fetch single tokens for themselves: bound by their number"},
     {"m9-recipes", "quest:pool=none", "32 heads a layer fetch for themselves"},
     {"m9-recipes", "quest", "pages of 16 before they were selected by one kernel (m9-small-pages-h100)"},
+    {"m9-recipes", "mneme", "pages by sketches before one kernel selected them (768d474)"},
     {"m9-recipes", "h2o", "in host memory: a launch a token for what is learnt"},
     {"m9-recipes", "tova", "as h2o"},
     {"m9-device", "freekv", "--unfused before it ranked in clusters; m9-recipes-h200 has it since"},

@@ -13,6 +13,7 @@
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
 #include "apps/eval/suites/ruler_sources.h"
+#include "tests/apps/eval/generated/published_words.h"
 #include "tests/apps/eval/suites/data_folder.h"
 
 namespace mneme::eval {
@@ -27,12 +28,6 @@ class Words final : public TokenCounter {
 };
 
 // The sources of tools/make_ruler_counts.py.
-std::string word(std::int64_t i) {
-  std::string out;
-  for (std::int64_t power = 1; out.size() < 5; power *= 26) out += static_cast<char>('a' + i * 7919 / power % 26);
-  return out;
-}
-
 std::string words(std::int64_t first, std::int64_t last) {
   std::string out;
   for (std::int64_t i = first; i < last; ++i) out += word(i) + "\n";

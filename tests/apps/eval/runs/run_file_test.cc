@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "apps/eval/runs/long_table.h"
 #include "apps/eval/runs/suite_table.h"
 #include "mneme/error.h"
 #include "tests/apps/eval/suites/data_folder.h"

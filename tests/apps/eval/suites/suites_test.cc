@@ -183,6 +183,7 @@ TEST(Suites, HostileFilesAreNamedByLineFieldExpectedAndFound) {
       {R"({"input":"i","context":"c"})",
        "field 'answers': expected a string or an array of strings, found no such field"},
       {std::string(5000, '['), "expected a JSON object"},
+      {R"({"input":1e5555})", "mine.jsonl:1: expected numbers that fit a double, found another"},
   };
   for (const auto& [content, wanted] : cases) {
     const DataFolder folder;
