@@ -49,8 +49,8 @@ std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
   return rows;
 }
 
-// x += share times the expert's output, of its rows.
-void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const RoutedRow> rows) {
+// to [n, hidden] += share times the expert's output, of its rows.
+void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const RoutedRow> rows, const TensorView& to) {
   const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = p.config.experts.ffn;
   const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
   for (std::int64_t i = 0; i < m; ++i) std::memcpy(in.row(i), p.h.row(rows[i].row), in.stride_bytes());
@@ -66,7 +66,7 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
   const TensorView out = p.memory.expert_out.get(DType::kF32, m, hidden);
   gemm_cpu(activated, std::array{GemmOutput{.w = &e.down, .y = out, .bias = or_null(e.down_bias)}}, p.context);
   for (std::int64_t i = 0; i < m; ++i) {
-    float* x = p.x.row_as<float>(rows[i].row);
+    float* x = to.row_as<float>(rows[i].row);
     const float* y = out.row_as<float>(i);
     for (std::int64_t j = 0; j < hidden; ++j) x[j] += rows[i].share * y[j];
   }
@@ -74,11 +74,18 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
 
 }  // namespace
 
-// A row sums its experts by ascending number, whatever the batch.
+// A row sums its experts by ascending number, whatever the batch. Of several ranks each sums those that it has weights
+// of, and all of them add the sum.
 void experts(LayerPass& p) {
+  TensorView to = p.x;
+  if (p.ranks != nullptr) {
+    to = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);
+    std::fill_n(to.row_as<float>(0), p.n() * p.config.hidden, 0.0f);
+  }
   const std::vector<std::vector<RoutedRow>> rows = rows_of_experts(p);
   for (std::size_t e = 0; e < rows.size(); ++e)
-    if (!rows[e].empty()) run_expert(p, p.w.experts[e], rows[e]);
+    if (!rows[e].empty() && p.w.experts[e].gate.n_out() > 0) run_expert(p, p.w.experts[e], rows[e], to);
+  if (p.ranks != nullptr) add_rows_of_ranks(p, to);
   p.lap(Op::kProducts);
 }
 

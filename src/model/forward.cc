@@ -185,6 +185,10 @@ RankRange vocabulary_range(std::int64_t vocab, int rank, int size) {
   return {.first = std::min(part * rank, vocab), .end = std::min(part * (rank + 1), vocab)};
 }
 
+RankRange rank_experts(std::int64_t n, int rank, int size) {
+  return {.first = n * rank / size, .end = n * (rank + 1) / size};
+}
+
 struct Forward::Impl : ForwardImpl {
   using ForwardImpl::ForwardImpl;
 };

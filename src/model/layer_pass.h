@@ -45,7 +45,7 @@ struct LayerPass {
   const RopeAngles& key_angles;  // of their keys
   Activations& memory;
   OpTimer* timer;
-  Collective* ranks = nullptr;  // that share the layer's heads and feed-forward width; null: one has all
+  Collective* ranks = nullptr;  // that share the layer's heads and feed-forward width or experts; null: one has all
 
   TensorView h = {};                  // [n, hidden] f32 or bf16: x, normed
   TensorView q = {}, k = {}, v = {};  // [n, heads * D] f32, k and v of the KV heads
@@ -61,6 +61,9 @@ using Part = void (*)(LayerPass&);
 // Dtype of activations that needs no conversion in any GEMM, for n rows. It depends on n, so it is not used where a row
 // must give the same bits in every batch.
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context);
+
+// x += the sum of each rank's rows `sum` [n, hidden] f32, which are lost.
+void add_rows_of_ranks(const LayerPass& p, const TensorView& sum);
 
 inline const float* or_null(std::span<const float> bias) {
   return bias.empty() ? nullptr : bias.data();

@@ -85,19 +85,31 @@ struct ModelLoader {
       const auto it = by_name.find(name);
       return it == by_name.end() ? nullptr : it->second;
     };
-    const auto expert = [&](const char* name, std::int64_t n_out, std::int64_t n_in, std::int64_t e) {
-      const CheckpointTensor t =
-          expert_of(find, {.name = prefix + name, .hf_name = {}, .n_out = n_out, .n_in = n_in, .n_experts = n}, e);
+    const auto stack = [&](const char* name, std::int64_t n_out, std::int64_t n_in) {
+      return WeightSpec{.name = prefix + name, .hf_name = {}, .n_out = n_out, .n_in = n_in, .n_experts = n};
+    };
+    const WeightSpec stacks[] = {stack("ffn_gate_exps.weight", ffn, c.hidden),
+                                 stack("ffn_up_exps.weight", ffn, c.hidden),
+                                 stack("ffn_down_exps.weight", c.hidden, ffn)};
+    const auto has = [&](std::int64_t e) {
+      return std::ranges::any_of(
+          stacks, [&](const WeightSpec& s) { return find(s.name) != nullptr || find(s.expert(e).name) != nullptr; });
+    };
+    const auto matrix_of = [&](const WeightSpec& of, std::int64_t e) {
+      const CheckpointTensor t = expert_of(find, of, e);
       expect_weights(t);
       return WeightMatrix(t.view, t.columns);
     };
-    for (std::int64_t e = 0; e < n; ++e)
-      w.experts.push_back({.gate = expert("ffn_gate_exps.weight", ffn, c.hidden, e),
-                           .up = expert("ffn_up_exps.weight", ffn, c.hidden, e),
-                           .down = expert("ffn_down_exps.weight", c.hidden, ffn, e),
-                           .gate_bias = {},
-                           .up_bias = {},
-                           .down_bias = {}});
+    const WeightMatrix elsewhere(ConstTensorView(nullptr, DType::kF32, {0, c.hidden}));  // another rank has it
+    w.experts.resize(n, {.gate = elsewhere, .up = elsewhere, .down = elsewhere});
+    std::int64_t first = 0;  // of those here: one at least
+    while (first + 1 < n && !has(first)) ++first;
+    for (std::int64_t e = first; e < n; ++e) {
+      if (e > first && !has(e)) continue;
+      w.experts[e].gate = matrix_of(stacks[0], e);
+      w.experts[e].up = matrix_of(stacks[1], e);
+      w.experts[e].down = matrix_of(stacks[2], e);
+    }
     if (c.experts.biases) add_expert_biases(prefix, w);
   }
 
@@ -106,7 +118,8 @@ struct ModelLoader {
     w.router_bias = vector(prefix + "ffn_gate_inp.bias", c.experts.n);
     const auto add = [&](const char* name, std::int64_t width, std::span<const float> ExpertWeights::*bias) {
       const WeightMatrix all = float_matrix(prefix + name, c.experts.n, width);
-      for (std::int64_t e = 0; e < c.experts.n; ++e) w.experts[e].*bias = std::span(all.view().row_as<float>(e), width);
+      for (std::int64_t e = 0; e < c.experts.n; ++e)
+        if (w.experts[e].gate.n_out() > 0) w.experts[e].*bias = std::span(all.view().row_as<float>(e), width);
     };
     add("ffn_gate_exps.bias", c.experts.ffn, &ExpertWeights::gate_bias);
     add("ffn_up_exps.bias", c.experts.ffn, &ExpertWeights::up_bias);

@@ -74,7 +74,9 @@ std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
       bytes += w.gate.bytes() + w.up.bytes() + w.down.bytes();
     else
       bytes += w.router.bytes();
-    for (std::int64_t e = 0; e < n_experts; ++e) bytes += bytes_of(w.experts[e]);
+    std::size_t experts = 0;  // a rank has some of them: its share of a row is that of their bytes
+    for (const ExpertWeights& e : w.experts) experts += bytes_of(e);
+    if (!w.experts.empty()) bytes += experts * n_experts / w.experts.size();
     for (const std::span<const float> v :
          {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias, w.o_bias, w.sinks, w.router_bias})
       bytes += v.size_bytes();

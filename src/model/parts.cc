@@ -29,13 +29,17 @@ void add_to_residual(const LayerPass& p, const TensorView& a, const WeightMatrix
   const TensorView sum = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);
   const float* once = p.ranks->rank() == 0 ? bias : nullptr;
   gemm_cpu(a, std::array{GemmOutput{.w = &w, .y = sum, .bias = once}}, p.context);
+  add_rows_of_ranks(p, sum);
+}
+
+}  // namespace
+
+void add_rows_of_ranks(const LayerPass& p, const TensorView& sum) {
   const std::span<float> values(sum.row_as<float>(0), p.n() * p.config.hidden);
   p.ranks->all_reduce(values);
   float* x = p.x.row_as<float>(0);
   for (std::size_t i = 0; i < values.size(); ++i) x[i] += values[i];
 }
-
-}  // namespace
 
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context) {
   if (context.rounding == Rounding::kFixed) return DType::kF32;

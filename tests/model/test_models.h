@@ -74,6 +74,21 @@ class MemoryCheckpoint : public Checkpoint {
       t.view = to;
     }
   }
+  // Stacks of experts as one matrix an expert.
+  void unstack_experts() {
+    std::vector<CheckpointTensor> all;
+    for (const CheckpointTensor& t : tensors_) {
+      if (t.view.rank() != 3) {
+        all.push_back(t);
+        continue;
+      }
+      const WeightSpec stack{
+          .name = t.name, .hf_name = {}, .n_out = t.view.dim(1), .n_in = t.view.dim(2), .n_experts = t.view.dim(0)};
+      for (std::int64_t e = 0; e < stack.n_experts; ++e)
+        all.push_back(expert_of([&t](const std::string&) { return &t; }, stack, e));
+    }
+    tensors_ = std::move(all);
+  }
   // Random weights. Requires  all of them f32.
   void fill(std::uint64_t seed) {
     Rng rng(seed);

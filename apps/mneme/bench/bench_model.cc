@@ -96,7 +96,12 @@ std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t
   expect_one(o);
   const ModelOptions options{.context = context};
   const auto shape = [&] {
-    return ranks == nullptr ? bench_shape(o.shape) : rank_config(bench_shape(o.shape), ranks->size());
+    const ModelConfig whole = bench_shape(o.shape);
+    if (ranks == nullptr) return whole;
+    if (whole.experts.n > 0 && ranks->size() > 1)  // the experts of a rank are drawn from a file's alone
+      fail(ErrorKind::kUnsupported, "--shape {} over {} ranks: expected a dense shape; give a mixture as -m", o.shape,
+           ranks->size());
+    return rank_config(whole, ranks->size());
   };
   if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(shape(), options);
   if (!o.shape.empty()) {

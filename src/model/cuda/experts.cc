@@ -6,8 +6,8 @@
 
 namespace mneme {
 
-CudaExperts::CudaExperts(const ModelConfig& config, std::int32_t max_rows)
-    : config_(config.experts), hidden_(count32(config.hidden)), eps_(static_cast<float>(config.rms_eps)) {
+CudaExperts::CudaExperts(const ModelConfig& config, std::int32_t max_rows, const RankRange& mine)
+    : config_(config.experts), mine_(mine), hidden_(count32(config.hidden)), eps_(static_cast<float>(config.rms_eps)) {
   if (config_.n > kMaxExpertsCuda || config_.n_used > kMaxExpertsUsedCuda)
     fail(ErrorKind::kUnsupported, "--device cuda: {} experts, {} of them used; expected at most {} and {}", config_.n,
          config_.n_used, kMaxExpertsCuda, kMaxExpertsUsedCuda);
@@ -29,7 +29,7 @@ CudaExperts::CudaExperts(const ModelConfig& config, std::int32_t max_rows)
 
 void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context) {
   const std::int32_t n_experts = count32(config_.n), n_used = count32(config_.n_used), ffn = count32(config_.ffn);
-  const std::int32_t n_pairs = n * n_used;
+  const std::int32_t n_pairs = n * n_used, n_mine = count32(mine_.size());
   route_cuda({.weights = w.router,
               .bias = w.router_bias,
               .norm_weight = w.ffn_norm,
@@ -40,7 +40,8 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
               .normalise = config_.normalise},
              rows.residual, n, logits_, experts_, shares_, context);
   sorted_.tile_rows = expert_tile_rows(n_pairs, n_experts);
-  sort_pairs_cuda(experts_, n_pairs, n_experts, sorted_, context);
+  sorted_.first_expert = count32(mine_.first);
+  sort_pairs_cuda(experts_, n_pairs, n_mine, sorted_, context);
   rms_norm_cuda(rows.residual, nullptr, n, hidden_, w.ffn_norm, eps_, rows.normed, context);
   grouped_gemm_cuda({.x = rows.normed,
                      .by_slot = false,
@@ -50,7 +51,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
                      .y = gate_up_,
                      .y_f32 = false,
                      .n_pairs = n_pairs,
-                     .n_experts = n_experts},
+                     .n_experts = n_mine},
                     sorted_, context);
   expert_swiglu_cuda(gate_up_, n_pairs, ffn, static_cast<float>(config_.limit), product_, context);
   grouped_gemm_cuda({.x = product_,
@@ -61,7 +62,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
                      .y = out_,
                      .y_f32 = true,
                      .n_pairs = n_pairs,
-                     .n_experts = n_experts},
+                     .n_experts = n_mine},
                     sorted_, context);
   combine_experts_cuda({.y = out_,
                         .slots = sorted_.slots,
@@ -70,6 +71,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
                         .n_used = n_used,
                         .hidden = hidden_,
                         .residual = rows.residual,
+                        .partial = rows.partial,
                         .norm_weight = rows.next_norm,
                         .x_next = rows.next_norm == nullptr ? nullptr : rows.normed,
                         .sums = rows.sums},

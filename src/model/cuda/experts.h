@@ -13,13 +13,14 @@ namespace mneme {
 
 class CudaExperts {
  public:
-  // Memory for at most max_rows rows a step. Requires  config.experts.n > 0.
+  // Memory for at most max_rows rows a step. mine: the experts whose weights are here. Requires  config.experts.n > 0.
   // Errors  kResource; kUnsupported: more experts than the kernels take
-  CudaExperts(const ModelConfig& config, std::int32_t max_rows);
+  CudaExperts(const ModelConfig& config, std::int32_t max_rows, const RankRange& mine);
 
   struct Rows {
-    float* residual = nullptr;         // [n, hidden], += the layer's output
-    void* normed = nullptr;            // [n, hidden] bf16: overwritten
+    float* residual = nullptr;  // [n, hidden], += the layer's output
+    float* partial = nullptr;   // [n, hidden]: of several ranks, the output of this one's experts instead; or null
+    void* normed = nullptr;     // [n, hidden] bf16: overwritten
     const float* next_norm = nullptr;  // [hidden]: `normed` becomes the next norm's x_next, n <= kSkinnyRows; or null
     float* sums = nullptr;             // [n, 1]: DeferredNorm::sums of it, one part
   };
@@ -29,6 +30,7 @@ class CudaExperts {
 
  private:
   ExpertConfig config_;
+  RankRange mine_;
   std::int32_t hidden_;
   float eps_;
   DeviceBuffer arena_;

@@ -128,6 +128,8 @@ struct CudaForward::Impl {
   // What the ranks' sums of rows cost a step beside one GPU's: residual += the sum over the ranks of x w^T. With
   // next_norm by skinny GEMMs, and the next norm starts.
   void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm = nullptr);
+  // The same, of the outputs of the ranks' experts.
+  void add_experts_over_ranks(const CudaLayerWeights& w, std::int32_t n, const float* next_norm = nullptr);
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
   bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
@@ -139,7 +141,7 @@ struct CudaForward::Impl {
   void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
-    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, parts_of_sums(n));
+    return layer == 0 || (experts && ranks == nullptr) ? deferred(sums_embed, 1) : deferred(sums, parts_of_sums(n));
   }
   std::int32_t parts_of_sums(std::int32_t n) const {
     return ranks != nullptr ? ranks->row_parts(n, static_cast<std::int32_t>(config.hidden))
@@ -178,7 +180,10 @@ void CudaForward::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(capacity);
   const auto hidden = static_cast<std::size_t>(config.hidden);
   const std::size_t ffn = config.experts.n > 0 ? 0 : static_cast<std::size_t>(config.ffn);
-  if (config.experts.n > 0) experts.emplace(config, capacity);
+  if (config.experts.n > 0)
+    experts.emplace(config, capacity,
+                    ranks == nullptr ? RankRange{.first = 0, .end = config.experts.n}
+                                     : rank_experts(config.experts.n, ranks->ranks().rank(), ranks->ranks().size()));
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
@@ -302,6 +307,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   if (ranks != nullptr) {
     add_over_ranks(attended, w.o, n, w.ffn_norm);
+    if (experts) return add_experts_over_ranks(w, n, next_norm);
     skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, parts), ffn_hidden,
                             workspace, context);
     add_over_ranks(ffn_hidden, w.down, n, next_norm);
@@ -338,6 +344,17 @@ void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std
   lap(StepPhase::kGemm);
   ranks->add_rows(
       rank_rows, n, hidden,
+      {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
+      overlapped());
+  lap(StepPhase::kRanks);
+}
+
+void CudaForward::Impl::add_experts_over_ranks(const CudaLayerWeights& w, std::int32_t n, const float* next_norm) {
+  experts->run(w, n, {.residual = residual, .partial = rank_rows, .normed = normed},
+               next_norm == nullptr ? serial() : overlapped());
+  lap(StepPhase::kGemm);
+  ranks->add_rows(
+      rank_rows, n, static_cast<std::int32_t>(config.hidden),
       {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
       overlapped());
   lap(StepPhase::kRanks);
@@ -448,10 +465,8 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
   ranks != nullptr ? add_over_ranks(attended, w.o, n)
                    : multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
-  if (experts) {
-    experts->run(w, n, {.residual = residual, .normed = normed}, context);
-    return;
-  }
+  if (experts && ranks != nullptr) return add_experts_over_ranks(w, n);
+  if (experts) return experts->run(w, n, {.residual = residual, .normed = normed}, context);
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);

@@ -189,7 +189,8 @@ struct CudaWeightsMaker {
                        std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
     std::vector<const WeightMatrix*> all;
     for (const ExpertWeights& e : from)
-      for (const auto part : parts) all.push_back(&(e.*part));
+      for (const auto part : parts)
+        if ((e.*part).n_out() > 0) all.push_back(&(e.*part));  // else another rank's
     const DType first = all[0]->view().dtype();
     const bool same =
         std::all_of(all.begin(), all.end(), [&](const WeightMatrix* w) { return w->view().dtype() == first; });

@@ -31,7 +31,7 @@ struct CudaLayerWeights {
   const float *attn_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
   const float *q_norm = nullptr, *k_norm = nullptr;       // [head_dim], or null
   const float* qkv_bias = nullptr;                        // or null
-  // Mixtures of experts, in place of gate_up and down.
+  // Mixtures of experts, in place of gate_up and down; of a rank's experts.
   DeviceMatrix expert_gate_up,
       expert_down;                // [experts * 2 ffn, hidden], an expert's gate first; [experts * hidden, ffn]
   const float* router = nullptr;  // [experts, hidden]

@@ -1,10 +1,14 @@
 #include "src/model/ranks/rank_checkpoint.h"
 
+#include <charconv>
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/formats/weight_names.h"
+#include "src/model/ranks/rank_forward.h"
 #include "src/parallel/collective.h"
 #include "src/tensor/buffer.h"
 #include "src/tensor/dtype.h"
@@ -19,24 +23,34 @@ struct CutTensor {
   bool columns = false;
 };
 constexpr CutTensor kCut[] = {
-    {"attn_q.weight", Cut::kHeads},
-    {"attn_k.weight", Cut::kKvHeads},
-    {"attn_v.weight", Cut::kKvHeads},
-    {"attn_q.bias", Cut::kHeads},
-    {"attn_k.bias", Cut::kKvHeads},
-    {"attn_v.bias", Cut::kKvHeads},
-    {"attn_output.weight", Cut::kHeads, true},
-    {"ffn_gate.weight", Cut::kFfn},
-    {"ffn_up.weight", Cut::kFfn},
+    {"attn_q.weight", Cut::kHeads},       {"attn_k.weight", Cut::kKvHeads},
+    {"attn_v.weight", Cut::kKvHeads},     {"attn_q.bias", Cut::kHeads},
+    {"attn_k.bias", Cut::kKvHeads},       {"attn_v.bias", Cut::kKvHeads},
+    {"attn_sinks.weight", Cut::kHeads},   {"attn_output.weight", Cut::kHeads, true},
+    {"ffn_gate.weight", Cut::kFfn},       {"ffn_up.weight", Cut::kFfn},
     {"ffn_down.weight", Cut::kFfn, true},
 };
 
+// Behind "blk.N."; "": not of a layer.
+std::string_view name_in_layer(std::string_view name) {
+  if (!name.starts_with("blk.")) return "";
+  return name.substr(std::min(name.find('.', 4), name.size() - 1) + 1);
+}
+
 const CutTensor* cut_of(std::string_view name) {
-  if (!name.starts_with("blk.")) return nullptr;
-  const std::string_view part = name.substr(std::min(name.find('.', 4), name.size() - 1) + 1);
+  const std::string_view part = name_in_layer(name);
   for (const CutTensor& c : kCut)
     if (c.name == part) return &c;
   return nullptr;
+}
+
+// E of "blk.N.ffn_gate.E.weight"; none: not one expert's.
+std::optional<std::int64_t> expert_number(std::string_view name) {
+  const std::string_view part = name_in_layer(name);
+  const std::string_view number = part.substr(std::min(part.find('.'), part.size() - 1) + 1);
+  std::int64_t e = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), e);
+  return error == std::errc() && end != number.data() + number.size() && *end == '.' ? std::optional(e) : std::nullopt;
 }
 
 // A part of another checkpoint: its own shape and tensors, all else the whole's.
@@ -61,10 +75,27 @@ class RankCheckpoint final : public PartOfCheckpoint {
  public:
   RankCheckpoint(std::unique_ptr<Checkpoint> whole, const ModelConfig& config, int rank, int size)
       : PartOfCheckpoint(std::move(whole), config), rank_(rank), size_(size) {
-    for (const CheckpointTensor& t : whole_->tensors()) tensors_.push_back(cut(t));
+    const RankRange experts = rank_experts(config.experts.n, rank, size);
+    for (const CheckpointTensor& t : whole_->tensors()) {
+      const std::optional<std::int64_t> one = expert_number(t.name);
+      if (t.view.rank() == 3)
+        add_experts(t, experts);
+      else if (!one || (*one >= experts.first && *one < experts.end))
+        tensors_.push_back(cut(t));
+    }
   }
 
  private:
+  // Of a stack.
+  void add_experts(const CheckpointTensor& stack, const RankRange& mine) {
+    const ConstTensorView& v = stack.view;
+    const WeightSpec spec{
+        .name = stack.name, .hf_name = {}, .n_out = v.dim(1), .n_in = v.dim(2), .n_experts = v.dim(0)};
+    const auto find = [&stack](const std::string&) { return &stack; };
+    for (std::int64_t e = mine.first; e < std::min(mine.end, v.dim(0)); ++e)
+      tensors_.push_back(expert_of(find, spec, e));
+  }
+
   CheckpointTensor cut(const CheckpointTensor& t) {
     const CutTensor* const how = cut_of(t.name);
     if (how == nullptr) return t;
@@ -122,12 +153,13 @@ ModelConfig rank_config(ModelConfig c, int size) {
            what);
     n /= size;
   };
-  if (c.experts.n > 0)
-    fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: mixtures of experts run on one rank", size);
-  if (c.has_sinks()) fail(ErrorKind::kUnsupported, "--tensor-parallel-size {}: gpt-oss runs on one rank", size);
   share(c.n_kv_heads, "KV heads");
   share(c.n_heads, "heads");
-  share(c.ffn, "columns of the feed-forward layer");
+  if (c.experts.n == 0) {
+    share(c.ffn, "columns of the feed-forward layer");
+  } else if (c.experts.n < size) {
+    fail(ErrorKind::kOption, "--tensor-parallel-size {}: the model has {} experts", size, c.experts.n);
+  }
   return c;
 }
 

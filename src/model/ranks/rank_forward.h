@@ -1,6 +1,6 @@
 // The forward pass of ranks that share a model, on the CPU (Forward) and on devices (CudaForward). Every rank has all
-// rows; each computes its KV heads with their query heads, its columns of the feed-forward layer and its part of the
-// vocabulary, over the pages, index and selection of its heads.
+// rows; each computes its KV heads with their query heads, its columns of the feed-forward layer (or its experts) and
+// its part of the vocabulary, over the pages, index and selection of its heads.
 //
 //   a layer   two sums over the ranks: behind attention and behind the feed-forward layer
 //   the head  logits of each rank's part of the vocabulary, gathered to all
@@ -21,6 +21,9 @@ namespace mneme {
 
 // Of tokens, rows, phases and lengths: what all ranks must have in common in a step.
 std::uint64_t step_hash(const ForwardInput& input);
+
+// Whole experts of a mixture: one is computed by the rank that has it, and rows are summed over the ranks.
+RankRange rank_experts(std::int64_t n, int rank, int size);
 
 // Rows of the head that rank `rank` of `size` computes: parts of vocabulary_part() rows, but for what the last ones lack.
 std::int64_t vocabulary_part(std::int64_t vocab, int size);

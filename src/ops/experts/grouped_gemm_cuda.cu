@@ -234,9 +234,10 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineExperts
   __syncthreads();
   float sum = 0;
   for (int j = threadIdx.x; j < a.hidden; j += kCombineThreads) {
-    float v = a.residual[row * a.hidden + j];
-    for (int i = 0; i < a.n_used; ++i) v += shares[i] * a.y[static_cast<std::int64_t>(slots[i]) * a.hidden + j];
-    a.residual[row * a.hidden + j] = v;
+    float v = a.partial == nullptr ? a.residual[row * a.hidden + j] : 0.0f;
+    for (int i = 0; i < a.n_used; ++i)
+      if (slots[i] >= 0) v += shares[i] * a.y[static_cast<std::int64_t>(slots[i]) * a.hidden + j];
+    (a.partial == nullptr ? a.residual : a.partial)[row * a.hidden + j] = v;
     if (a.x_next == nullptr) continue;
     static_cast<__nv_bfloat16*>(a.x_next)[row * a.hidden + j] = __float2bfloat16_rn(v * a.norm_weight[j]);
     sum += v * v;

@@ -34,13 +34,15 @@ void grouped_gemm_cuda(const GroupedGemmCuda& g, const SortedPairs& pairs, const
 void expert_swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, float limit, void* out,
                         const CudaContext& context);
 
-// residual += sum over a row's pairs, by ascending expert, of share times y; and the start of the next norm.
+// residual += sum over a row's pairs, by ascending expert, of share times y; and the start of the next norm. Pairs with
+// slot -1 are another rank's.
 struct CombineExpertsCuda {
   const float* y = nullptr;                                 // [n_pairs, hidden] in order of the pairs
   const std::int32_t *slots = nullptr, *experts = nullptr;  // [n, n_used]
   const float* shares = nullptr;                            // [n, n_used]
   std::int32_t n_used = 0, hidden = 0;
   float* residual = nullptr;  // [n, hidden]
+  float* partial = nullptr;   // [n, hidden]: the sum alone, in place of `residual`; or null
   // Of the next norm, as in SkinnyGemmResidual with one part, for n <= kSkinnyRows; null: not wanted.
   const float* norm_weight = nullptr;
   void* x_next = nullptr;

@@ -122,7 +122,13 @@ __global__ void __launch_bounds__(kSortThreads)
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int e = threadIdx.x; e < n_experts; e += kSortThreads) begins[e] = 0;
   __syncthreads();
-  for (int p = threadIdx.x; p < n_pairs; p += kSortThreads) atomicAdd(&begins[experts[p]], 1);
+  for (int p = threadIdx.x; p < n_pairs; p += kSortThreads) {
+    const int e = experts[p] - out.first_expert;
+    if (e >= 0 && e < n_experts)
+      atomicAdd(&begins[e], 1);
+    else
+      out.slots[p] = -1;
+  }
   __syncthreads();
   for (int e = threadIdx.x; e < n_experts; e += kSortThreads)
     tiles[e] = (begins[e] + out.tile_rows - 1) / out.tile_rows;
@@ -133,7 +139,7 @@ __global__ void __launch_bounds__(kSortThreads)
     const int begin = begins[e], end = begins[e + 1];
     for (int at = begin, from = 0; at < end; from += kWarp) {
       const int p = from + lane;
-      const bool mine = p < n_pairs && experts[p] == e;
+      const bool mine = p < n_pairs && experts[p] - out.first_expert == e;
       const unsigned all = __ballot_sync(~0u, mine);
       const int to = at + __popc(all & ((1u << lane) - 1));
       if (mine) out.order[to] = p, out.slots[p] = to;

@@ -27,13 +27,15 @@ struct RouterCuda {
 void route_cuda(const RouterCuda& router, const float* x, std::int32_t n, float* logits, std::int32_t* experts,
                 float* shares, const CudaContext& context);
 
-// Pairs in order of their experts, and of their numbers within one, cut into tiles of at most `tile_rows`.
+// Pairs in order of their experts, and of their numbers within one, cut into tiles of at most `tile_rows`. Tiles count
+// experts from first_expert on.
 struct SortedPairs {
   std::int32_t* order = nullptr;  // [n * n_used] pair numbers
-  std::int32_t* slots = nullptr;  // [n * n_used] where a pair is in `order`
+  std::int32_t* slots = nullptr;  // [n * n_used] where a pair is in `order`; -1: nowhere
   std::int32_t* tiles = nullptr;  // [most_tiles(), 3]: expert, first entry of `order`, entries
   std::int32_t* n_tiles = nullptr;
   std::int32_t tile_rows = 0;
+  std::int32_t first_expert = 0;  // of n_experts that are sorted; pairs of others get slot -1, and no tile
 };
 // Tiles that n_pairs can take, whatever the routing.
 std::int32_t most_tiles(std::int32_t n_pairs, std::int32_t n_experts, std::int32_t tile_rows);

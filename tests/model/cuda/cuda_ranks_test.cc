@@ -48,6 +48,10 @@ struct Case {
 std::unique_ptr<Checkpoint> checkpoint_of(const Case& c) {
   auto checkpoint = std::make_unique<MemoryCheckpoint>(cuda_config(c.architecture, 8, 4, 64), DType::kF32);
   checkpoint->fill(17);
+  if (c.type != DType::kF32) checkpoint->unstack_experts();
+  for (const char* part : {"ffn_gate", "ffn_up", "ffn_down"})
+    for (std::int64_t e = 0; c.type != DType::kF32 && e < checkpoint->config().experts.n; ++e)
+      checkpoint->quantise(fmt::format("{}.{}.weight", part, e), c.type);
   if (c.type != DType::kF32)
     for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight",
                              "ffn_up.weight", "ffn_down.weight", "token_embd.weight"})
@@ -177,6 +181,22 @@ TEST(CudaRanks, LogitsOfTwoRanksAreThoseOfOne) {
   const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases); });
   if (no_device(codes)) GTEST_SKIP() << "no GPU";
   EXPECT_THAT(codes, Each(kRight));
+}
+
+TEST(CudaRanks, MixturesOfExperts) {
+  std::vector<Case> cases;
+  for (const Architecture a : {Architecture::kQwen3Moe, Architecture::kGptOss})
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const char* method : {"", kMethods[2]})
+        cases.push_back({.architecture = a, .store = store, .method = method});
+  cases.push_back({.architecture = Architecture::kQwen3Moe, .type = DType::kQ8_0});
+  for (MakeCollective* make : {by_host, by_peers}) {
+    const std::vector<int> codes = in_children(2, [&](Collective& ranks) { return compare(ranks, cases, make); });
+    if (no_device(codes)) GTEST_SKIP() << "no GPU";
+    EXPECT_THAT(codes, Each(kRight));
+  }
+  const std::vector<Case> four = {{.architecture = Architecture::kGptOss}};  // 1, 2, 1 and 2 of six experts
+  EXPECT_THAT(in_children(4, [&](Collective& ranks) { return compare(ranks, four); }), Each(kRight));
 }
 
 TEST(CudaRanks, MethodsSelectByRank) {

@@ -144,6 +144,59 @@ TEST(RankForward, EveryDenseArchitecture) {
   }
 }
 
+// Six experts: four ranks have 1, 2, 1 and 2 of them. gpt-oss has sinks, and biases that are added once.
+TEST(RankForward, MixturesOfExperts) {
+  for (const Architecture a : {Architecture::kQwen3Moe, Architecture::kGptOss})
+    for (const char* method : {"", "freekv:budget=128,sink=32,recent=32"}) {
+      const std::vector<float> expected = one_rank(a, method);
+      for (const int size : {1, 2, 4})
+        EXPECT_THAT(in_threads(size,
+                               [&](Collective& ranks) {
+                                 EXPECT_TRUE(near(of_rank(ranks, a, method), expected))
+                                     << architecture_name(a) << " " << method << " rank " << ranks.rank() << " of "
+                                     << ranks.size();
+                               }),
+                    Each(""));
+    }
+}
+
+// As folders have experts: one tensor each. Of a type whose blocks no expert's width divides by the ranks.
+TEST(RankForward, ExpertsOneByOneAndQuantised) {
+  const auto logits = [](Collective* ranks, bool one_by_one) {
+    auto checkpoint = std::make_unique<MemoryCheckpoint>(config_of(Architecture::kQwen3Moe), DType::kF32);
+    checkpoint->fill(17);
+    if (one_by_one) checkpoint->unstack_experts();
+    for (const char* part : {"ffn_gate.", "ffn_up.", "ffn_down."})
+      for (int e = 0; one_by_one && e < 6; ++e) checkpoint->quantise(fmt::format("{}{}.weight", part, e), DType::kQ8_0);
+    ThreadPool threads(1);
+    const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+    const auto model = Model::load(
+        ranks == nullptr ? std::move(checkpoint) : rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size()),
+        {}, context);
+    Forward forward(*model, context, ranks);
+    return logits_of(*model, forward, "");
+  };
+  const std::vector<float> expected = logits(nullptr, true);
+  EXPECT_NE(expected, logits(nullptr, false));
+  EXPECT_THAT(in_threads(2, [&](Collective& ranks) { EXPECT_TRUE(near(logits(&ranks, true), expected)); }), Each(""));
+}
+
+TEST(RankCheckpoint, ARankHasItsExpertsAlone) {
+  std::size_t bytes = 0;
+  ThreadPool threads(1);
+  const CpuContext context{.pool = &threads};
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto part = Model::load(rank_checkpoint(checkpoint_of(Architecture::kGptOss), rank, 4), {}, context);
+    const RankRange mine = rank_experts(6, rank, 4);
+    const std::vector<ExpertWeights>& experts = part->layers()[1].experts;
+    for (std::int64_t e = 0; e < 6; ++e) {
+      EXPECT_EQ(experts[e].down.n_out() > 0, e >= mine.first && e < mine.end) << rank << " expert " << e;
+      bytes += experts[e].down.n_out() > 0 ? experts[e].down.bytes() : 0;
+    }
+  }
+  EXPECT_EQ(bytes, std::size_t{6 * 64 * 32 * sizeof(float)});
+}
+
 TEST(RankForward, TheSameBitsOnEveryRank) {
   std::vector<std::vector<float>> all(4);
   const auto errors = in_threads(4, [&](Collective& ranks) {
@@ -189,7 +242,9 @@ TEST(RankCheckpoint, ErrorsNameWhatCannotBeSharedOut) {
   ModelConfig narrow = config_of(Architecture::kLlama);
   narrow.ffn = 98;
   EXPECT_THAT(message(ErrorKind::kOption, narrow, 4), HasSubstr("98 columns of the feed-forward layer"));
-  EXPECT_THAT(message(ErrorKind::kUnsupported, small_config(Architecture::kQwen3Moe), 2), HasSubstr("mixtures"));
+  ModelConfig few = config_of(Architecture::kQwen3Moe);
+  few.experts.n = 3;
+  EXPECT_THAT(message(ErrorKind::kOption, few, 4), HasSubstr("--tensor-parallel-size 4: the model has 3 experts"));
   auto quantised = std::make_unique<MemoryCheckpoint>(config_of(Architecture::kLlama), DType::kF32);
   quantised->quantise("ffn_down.weight", DType::kQ8_0);  // 96 columns: 3 blocks
   EXPECT_THAT(error_message(ErrorKind::kOption, [&] { rank_checkpoint(std::move(quantised), 0, 2); }),

@@ -202,6 +202,58 @@ TEST_F(CudaExpertsTest, MultipliesEachRowWithItsExpert) {
     }
 }
 
+// Two ranks with two and four of six experts, and one without a pair: what each adds up is a part of the whole.
+TEST_F(CudaExpertsTest, SumsOfRanksExpertsAreTheWholeSum) {
+  const int experts = 6, used = 2, n_out = 88, k = 160, n = 17, pairs = n * used;
+  std::vector<bf16> x, w;
+  for (const float v : normals(n * k, 5, 1.0)) x.push_back(bf16(v));
+  for (const float v : normals(experts * n_out * k, 6, 0.1)) w.push_back(bf16(v));
+  std::vector<std::int32_t> routed;
+  for (int i = 0; i < n; ++i) routed.insert(routed.end(), {i % 5, (i + 2) % 5});  // expert 5 has none
+  const DeviceBuffer dx = on_device(x), dw = on_device(w), dr = on_device(routed),
+                     db = on_device(normals(experts * n_out, 7, 1.0)), ds = on_device(normals(pairs, 8, 1.0));
+  const auto sum_of = [&](int first, int end) {
+    DeviceBuffer order(pairs * 4, "t"), slots(pairs * 4, "t"), tiles(pairs * 12, "t"), count(4, "t"),
+        y(pairs * n_out * 4, "t"), sum(n * n_out * 4, "t");
+    set_bytes(y.data(), 0xff, y.size(), stream);  // NaN, for whoever reads another's
+    const SortedPairs sorted{.order = order.as<std::int32_t>(),
+                             .slots = slots.as<std::int32_t>(),
+                             .tiles = tiles.as<std::int32_t>(),
+                             .n_tiles = count.as<std::int32_t>(),
+                             .tile_rows = expert_tile_rows(pairs, experts),
+                             .first_expert = first};
+    const int mine = end - first;
+    sort_pairs_cuda(dr.as<std::int32_t>(), pairs, mine, sorted, context);
+    DeviceMatrix part{.values = dw.data() + std::int64_t{first} * n_out * k * 2,
+                      .dtype = DType::kBF16,
+                      .n_out = mine * n_out,
+                      .n_in = k};
+    grouped_gemm_cuda({.x = dx.data(),
+                       .n_used = used,
+                       .w = part,
+                       .bias = db.as<float>() + first * n_out,
+                       .y = y.data(),
+                       .y_f32 = true,
+                       .n_pairs = pairs,
+                       .n_experts = mine},
+                      sorted, context);
+    combine_experts_cuda({.y = y.as<float>(),
+                          .slots = sorted.slots,
+                          .experts = dr.as<std::int32_t>(),
+                          .shares = ds.as<float>(),
+                          .n_used = used,
+                          .hidden = n_out,
+                          .partial = sum.as<float>()},
+                         n, context);
+    return on_host<float>(sum, n * n_out);
+  };
+  const std::vector<float> whole = sum_of(0, 6), a = sum_of(0, 2), b = sum_of(2, 6), none = sum_of(5, 6);
+  for (int i = 0; i < n * n_out; ++i) {
+    ASSERT_NEAR(a[i] + b[i], whole[i], 1e-4) << i;
+    ASSERT_EQ(none[i], 0.0f) << i;
+  }
+}
+
 TEST_F(CudaExpertsTest, GatesAreCutOffWhereTheModelSaysSo) {
   const int n = 3, ffn = 70;
   std::vector<bf16> both;
