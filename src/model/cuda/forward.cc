@@ -130,6 +130,8 @@ struct CudaForward::Impl {
   void add_over_ranks(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm = nullptr);
   // The same, of the outputs of the ranks' experts.
   void add_experts_over_ranks(const CudaLayerWeights& w, std::int32_t n, const float* next_norm = nullptr);
+  // Their common end: residual += the sum over the ranks of rank_rows; with next_norm that norm starts.
+  void add_rank_rows(std::int32_t n, const float* next_norm);
   // Logits of n rows from `rank_logits` of all ranks.
   void gather_logits(std::int32_t n);
   bool is_last_stage() const { return stages == nullptr || stages->ranks().rank() + 1 == stages->ranks().size(); }
@@ -342,8 +344,12 @@ void CudaForward::Impl::add_over_ranks(const void* x, const DeviceMatrix& w, std
   else
     multiply(x, w, n, {.y = rank_rows, .f32 = true});
   lap(StepPhase::kGemm);
+  add_rank_rows(n, next_norm);
+}
+
+void CudaForward::Impl::add_rank_rows(std::int32_t n, const float* next_norm) {
   ranks->add_rows(
-      rank_rows, n, hidden,
+      rank_rows, n, static_cast<std::int32_t>(config.hidden),
       {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
       overlapped());
   lap(StepPhase::kRanks);
@@ -353,11 +359,7 @@ void CudaForward::Impl::add_experts_over_ranks(const CudaLayerWeights& w, std::i
   experts->run(w, n, {.residual = residual, .partial = rank_rows, .normed = normed},
                next_norm == nullptr ? serial() : overlapped());
   lap(StepPhase::kGemm);
-  ranks->add_rows(
-      rank_rows, n, static_cast<std::int32_t>(config.hidden),
-      {.residual = residual, .norm_weight = next_norm, .x_next = next_norm == nullptr ? nullptr : normed, .sums = sums},
-      overlapped());
-  lap(StepPhase::kRanks);
+  add_rank_rows(n, next_norm);
 }
 
 void CudaForward::Impl::gather_logits(std::int32_t n) {

@@ -66,6 +66,17 @@ std::vector<float> logits_of(const Model& model, F& forward, const std::string& 
   return out;
 }
 
+// Logits under full attention of the part of a checkpoint that a rank has; null: of the whole.
+std::vector<float> full_logits(std::unique_ptr<Checkpoint> checkpoint, Collective* ranks) {
+  ThreadPool threads(1);
+  const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+  const auto model = Model::load(
+      ranks == nullptr ? std::move(checkpoint) : rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size()),
+      {}, context);
+  Forward forward(*model, context, ranks);
+  return logits_of(*model, forward, "");
+}
+
 std::vector<float> one_rank(Architecture architecture, const std::string& method) {
   ThreadPool threads(1);
   const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
@@ -168,13 +179,7 @@ TEST(RankForward, ExpertsOneByOneAndQuantised) {
     if (one_by_one) checkpoint->unstack_experts();
     for (const char* part : {"ffn_gate.", "ffn_up.", "ffn_down."})
       for (int e = 0; one_by_one && e < 6; ++e) checkpoint->quantise(fmt::format("{}{}.weight", part, e), DType::kQ8_0);
-    ThreadPool threads(1);
-    const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
-    const auto model = Model::load(
-        ranks == nullptr ? std::move(checkpoint) : rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size()),
-        {}, context);
-    Forward forward(*model, context, ranks);
-    return logits_of(*model, forward, "");
+    return full_logits(std::move(checkpoint), ranks);
   };
   const std::vector<float> expected = logits(nullptr, true);
   EXPECT_NE(expected, logits(nullptr, false));
@@ -277,13 +282,7 @@ TEST(RankForward, ReorderedColumnsOfRows) {
     checkpoint->fill(17);
     checkpoint->reorder("blk.0.attn_k.weight", columns);
     checkpoint->reorder("blk.1.ffn_gate.weight", columns);
-    ThreadPool threads(1);
-    const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
-    const auto model = Model::load(
-        ranks == nullptr ? std::move(checkpoint) : rank_checkpoint(std::move(checkpoint), ranks->rank(), ranks->size()),
-        {}, context);
-    Forward forward(*model, context, ranks);
-    return logits_of(*model, forward, "");
+    return full_logits(std::move(checkpoint), ranks);
   };
   std::vector<std::int32_t> columns(config_of(Architecture::kLlama).hidden);
   std::iota(columns.rbegin(), columns.rend(), 0);
