@@ -204,8 +204,9 @@ struct KvSlots {
   std::int32_t* listed = nullptr;
   // SlotRows::tickets: equal to the ticket once `listed` is written; once all fetches of the step have arrived.
   std::int32_t *listed_for = nullptr, *arrived_for = nullptr;
-  void* last_q = nullptr;   // [layers][seq slots][heads][D] bf16: queries of this step, after store_qkv_cuda
-  void* asked_q = nullptr;  // queries of the last selection (SlotRules::last_asked); or null
+  std::int32_t* relisted = nullptr;  // after recall_units_cuda for this step: 1 where it wrote `listed`; or null
+  void* last_q = nullptr;            // [layers][seq slots][heads][D] bf16: queries of this step, after store_qkv_cuda
+  void* asked_q = nullptr;           // queries of the last selection (SlotRules::last_asked); or null
   void* below_q = nullptr;  // SlotRules::probes_below: [model layers][seq slots][heads][D] bf16 of this step; or null
   float* cosine = nullptr;  // [layers][seq slots][heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;    // mass gates: missing mass, after select_*_cuda

@@ -107,6 +107,10 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = recall_row<K>(p, row);
     const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
+    const auto mark = [&](int written) {
+      if (K::kNow && p.s.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
+        p.s.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = written;
+    };
     const auto all_there = [&] {
       if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
       signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
@@ -114,6 +118,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     };
     if (!r.sparse) {
       if (kept && first_head) remember(p, r.seq_slot, 0);
+      mark(0);
       all_there();
       continue;
     }
@@ -126,11 +131,14 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       list_again<K>(p, item);
       if (threadIdx.x == 0) count_selected(p, r.seq_slot, item.attended);
       if (first_head) remember(p, r.seq_slot, -1);
+      mark(1);
       __syncthreads();
       all_there();
       continue;
     }
-    if (!item_of<K>(p, r, kv_head, needs, item)) {
+    const bool changes = item_of<K>(p, r, kv_head, needs, item);
+    mark(changes ? 1 : 0);
+    if (!changes) {
       all_there();
       continue;
     }

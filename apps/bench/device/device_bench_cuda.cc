@@ -93,14 +93,15 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
                              .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
                              .kv_dtype = options.kv_dtype,
                              .unfused = options.unfused};
-  std::optional<RankRange> head;
+  std::optional<RankRange> head, experts;
   if (Collective* const ranks = options.ranks; ranks != nullptr) {
     b.ranks =
         make_device_collective(*ranks, CudaForward::rank_message_bytes(b.model->config(), forward, ranks->size()));
     forward.ranks = b.ranks.get();
     head = vocabulary_range(b.model->config().vocab, ranks->rank(), ranks->size());
+    experts = rank_experts(b.model->config().experts.n, ranks->rank(), ranks->size());
   }
-  CudaWeights weights = setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream, places, head)
+  CudaWeights weights = setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream, places, head, experts)
                                      : CudaWeights::load(*b.model, stream, places, {}, head);
   b.forward = std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream), forward);
   const std::int64_t blocks = blocks_of(b.kv, deepest) * most;

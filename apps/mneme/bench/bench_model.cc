@@ -98,8 +98,8 @@ std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t
   const auto shape = [&] {
     const ModelConfig whole = bench_shape(o.shape);
     if (ranks == nullptr) return whole;
-    if (whole.experts.n > 0 && ranks->size() > 1)  // the experts of a rank are drawn from a file's alone
-      fail(ErrorKind::kUnsupported, "--shape {} over {} ranks: expected a dense shape; give a mixture as -m", o.shape,
+    if (whole.experts.n > 0 && ranks->size() > 1 && weights != ShapeWeights::kNone)  // drawn by the device alone
+      fail(ErrorKind::kUnsupported, "--shape {} over {} ranks: expected --device cuda, a dense shape, or -m", o.shape,
            ranks->size());
     return rank_config(whole, ranks->size());
   };

@@ -92,11 +92,6 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   EngineOptions mine = options;
   mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
   if (options.device == Device::kCuda) expect_device(ranks);
-  // The device's kernels take a rank's experts (cuda_ranks_test), but two GPUs have not run them yet.
-  if (options.device == Device::kCuda && ranks.split != RankSplit::kLayers && whole->config().experts.n > 0)
-    fail(ErrorKind::kUnsupported,
-         "--tensor-parallel-size: mixtures of experts over several GPUs are not ready; expected --device cpu, or "
-         "--pipeline-parallel-size");
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   auto checkpoint = ranks.split == RankSplit::kLayers ? stage_checkpoint(std::move(whole), world.rank(), world.size())
                                                       : rank_checkpoint(std::move(whole), world.rank(), world.size());

@@ -62,9 +62,9 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   } else if (!wide_) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
-  side_ = Stream::make(Stream::Priority::kHigh), fetch_stream_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e :
-       {&stored_, &selected_, &attended_, &made_, &side_done_, &fetched_, &scores_free_[0], &scores_free_[1]})
+  for (Stream* s : {&side_, &fetch_stream_, &early_}) *s = Stream::make(Stream::Priority::kHigh);
+  for (Event* e : {&stored_, &selected_, &attended_, &attended_early_, &made_, &side_done_, &fetched_, &scores_free_[0],
+                   &scores_free_[1]})
     *e = Event::make();
   reads_pages_ = blocks.host_reads();
   mass_observer_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);

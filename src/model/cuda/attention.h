@@ -212,8 +212,8 @@ class CudaAttention {
   std::int32_t ticket_ = 0;  // of this step
   bool side_busy_ = false;   // work is in flight in side_
   bool fetching_ = false;    // work is in flight in fetch_stream_
-  Stream side_, fetch_stream_;
-  Event stored_, selected_, attended_, made_, side_done_, fetched_;
+  Stream side_, fetch_stream_, early_;
+  Event stored_, selected_, attended_, attended_early_, made_, side_done_, fetched_;
   Event scores_free_[2];  // by CudaRetrieval::next_scores()
   bool scores_read_[2] = {};
 };

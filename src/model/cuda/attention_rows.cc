@@ -137,9 +137,13 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
 
 // Rows that attend a selection, or a window, through cache slots or in their pages.
 //
-//   main   close ── select(t) ── recall(t) ── attend(t)
+//   main   close ── select(t) ──────────────┬─ recall(t) ── attend(t)
+//   early      └─ queries ready ─> attend ──┘
 //   side       └─ queries ready, or select(t) done ─> select(t+1) ──┐
 //   fetch                                  attended(t) ─────────────┴─> recall(t+1), joined before the next step
+//
+// `early`, with speculative selection of pages: all heads attend what the step before has listed, and main those that
+// recall(t) has listed anew.
 //
 // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
 // after this step's selection), and fetches pages after this step has read its own. Pages of four sequences at 32K: in
@@ -163,14 +167,26 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   if (r.closes_first()) r.close_groups(layer, slots, pages, context);
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
+  const bool early = r.attends_early();
+  if (early) {
+    const CudaContext early_context{.stream = early_.get()};
+    follow(early_, stored_, stream);
+    delay(early_context);
+    attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), early_context);
+    attended_early_.record(early_);
+    a.only = r.relisted();
+  }
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kSelection, stream);
   if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
+  // Recall replaces what flagged heads attend in `early`, whose results are overwritten. It waits where it starts after
+  // that anyway, so that attention behind it can start early.
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
   // early, and recall has the least work before its wait.
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
+  if (early && in_turn) stream.wait(attended_early_);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_[number_of(r)], stream);
   } else {
@@ -181,6 +197,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
     const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
     a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;
   }
+  if (early && !in_turn) stream.wait(attended_early_);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   add_sinks(m, a.out, a.lse, a.n, context);
   take_audit(layer, who, rows, m, stream);

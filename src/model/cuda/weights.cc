@@ -277,12 +277,14 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::opt
 }
 
 CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
-                                std::optional<WeightPlacement> placement, std::optional<RankRange> head_rows) {
+                                std::optional<WeightPlacement> placement, std::optional<RankRange> head_rows,
+                                std::optional<RankRange> experts_of_rank) {
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
   const WeightPlacement places = placement.value_or(first_layers(c.n_layers));
   CudaWeights& out = maker.out;
   const ExpertConfig& experts = c.experts;
+  const std::int64_t n_experts = experts_of_rank ? experts_of_rank->size() : experts.n;
   out.used_experts_ = used_share(experts);
   const auto matrix = [&](DType type, std::int64_t n_out, std::int64_t n_in) {
     const DeviceMatrix m = maker.matrix(maker.device_type(type), n_out, n_in);
@@ -296,7 +298,7 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
     const auto expert_matrix = [&](DType of, std::int64_t n_out, std::int64_t n_in) {
       if (!mixture) return DeviceMatrix{};
       maker.to_host = places.experts_on_host(i);
-      return matrix(of, experts.n * n_out, n_in);
+      return matrix(of, n_experts * n_out, n_in);
     };
     maker.to_host = places.others_on_host(i);
     FusedMatrix qkv;
@@ -318,8 +320,8 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
                            .expert_down = expert_matrix(type, c.hidden, experts.ffn),
                            .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
                            .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
-                           .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
-                           .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
+                           .expert_gate_up_bias = experts.biases ? maker.ones(n_experts * 2 * experts.ffn, 0) : nullptr,
+                           .expert_down_bias = experts.biases ? maker.ones(n_experts * c.hidden, 0) : nullptr,
                            .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
                            .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   }

@@ -47,9 +47,11 @@ class CudaWeights {
   // head_rows: of the vocabulary, where ranks share it; none: all.
   static CudaWeights load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement = {},
                           const ProgressFn& progress = {}, std::optional<RankRange> head_rows = {});
-  // Random weights of the model's shape, made on the device. Requires  bf16 or quantised types.
+  // Random weights of the model's shape, made on the device; of a mixture a rank's experts, none: all. Requires  bf16 or
+  // quantised types.
   static CudaWeights random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream,
-                            std::optional<WeightPlacement> placement = {}, std::optional<RankRange> head_rows = {});
+                            std::optional<WeightPlacement> placement = {}, std::optional<RankRange> head_rows = {},
+                            std::optional<RankRange> experts_of_rank = {});
 
   const std::vector<CudaLayerWeights>& layers() const { return layers_; }
   const DeviceMatrix& embedding() const { return embedding_; }

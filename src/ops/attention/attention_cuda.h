@@ -61,9 +61,11 @@ struct DecodeAttentionCuda {
   std::int32_t n = 0, n_heads = 0;
   std::int32_t window = 0;  // > 0: only the last `window` tokens
   float scale = 0;
-  bool tables_late = false;      // the preceding kernels also write the tables and any page: wait before reading them
-  bool lengths_early = false;    // .. but not lengths and begins: count pages before waiting
-  ArrivingSlots arriving;        // requires both of these
+  bool tables_late = false;    // the preceding kernels also write the tables and any page: wait before reading them
+  bool lengths_early = false;  // .. but not lengths and begins: count pages before waiting
+  ArrivingSlots arriving;      // requires both of these
+  // [layers][sequence slots][KV heads] i32 as the tables: heads that have 0 keep their `out` and lse; or null. Pages alone.
+  const std::int32_t* only = nullptr;
   std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), zeroed before the first use
 };
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim);

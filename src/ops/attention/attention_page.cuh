@@ -5,7 +5,7 @@
 // different banks.
 #pragma once
 
-#include "src/cuda/common.cuh"
+#include "src/cuda/read_once.cuh"
 #include "src/kv/kv_tables_cuda.cuh"
 
 namespace mneme::cuda {
@@ -29,7 +29,8 @@ __device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int t
 
 // Copies tokens [begin, end) of the page to shared memory. The others, and those without a bit in `there`, become
 // zeros: their weight of 0 times a NaN would be NaN. `lane` of kLanes copies its share; the caller commits.
-template <int kDim, int kLanes>
+enum class PageReads { kOnce, kByManyBlocks };
+template <int kDim, int kLanes, PageReads kReads>
 __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane,
                                            std::uint32_t there = ~0u) {
   constexpr int kPieces = PageShape<kDim>::kPieces, kAll = kKvPageTokens * kPieces;
@@ -38,9 +39,12 @@ __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* 
     const int i = j * kLanes + lane, token = i / kPieces;
     if (kAll % kLanes != 0 && i >= kAll) break;
     const std::uint32_t bytes = token >= begin && token < end && (there >> token & 1) != 0 ? 16 : 0;
-    asm volatile(
-        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
-        "l"(from + i * 16), "r"(bytes));
+    const std::uint32_t to = piece_address<kDim>(page, token, i % kPieces);
+    if constexpr (kReads == PageReads::kOnce) {
+      copy_async_once(to, from + i * 16, bytes);
+    } else {
+      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from + i * 16), "r"(bytes));
+    }
   }
 }
 
@@ -56,9 +60,7 @@ __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte
     const std::byte* from =
         base + static_cast<std::int64_t>(__shfl_sync(~0u, entry, token)) * PageShape<kDim>::kRowBytes;
     const std::uint32_t bytes = token >= begin && token < end ? 16 : 0;
-    asm volatile(
-        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
-        "l"(from + i % kPieces * 16), "r"(bytes));
+    copy_async_once(piece_address<kDim>(page, token, i % kPieces), from + i % kPieces * 16, bytes);
   }
 }
 
@@ -189,9 +191,9 @@ struct HalfPage {
   static __device__ __forceinline__ void fetch(std::uint32_t page, const std::byte* from, int begin, int end,
                                                std::uint32_t there) {
     if (there == ~0u) {
-      fetch_page<kDim, kWarp>(page, from, begin, end, threadIdx.x % kWarp);
+      fetch_page<kDim, kWarp, PageReads::kOnce>(page, from, begin, end, threadIdx.x % kWarp);
     } else {
-      fetch_page<kDim, kWarp>(page, from, begin, end, threadIdx.x % kWarp, there);
+      fetch_page<kDim, kWarp, PageReads::kOnce>(page, from, begin, end, threadIdx.x % kWarp, there);
     }
   }
   static __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry,

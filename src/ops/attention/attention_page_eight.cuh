@@ -71,8 +71,7 @@ struct EightBitPage {
       const int i = j * kWarp + lane;
       if (kPieces % kWarp != 0 && i >= kPieces) break;
       const std::uint32_t bytes = i >= first && i < stop ? 16 : 0;
-      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(page + i * 16), "l"(from + i * 16),
-                   "r"(bytes));
+      copy_async_once(page + i * 16, from + i * 16, bytes);
     }
   }
   // 32 scattered tokens: lane i has the index of token i, in tokens from `base`.

@@ -43,11 +43,15 @@ struct SelectTokens {
   std::int32_t layer = 0;
   // Tokens are scored by the sketches of their pages (sketch.h, KvSlots::entries) with these HeadTerms
   // (unfused_item.cuh), by up to 8 query heads a KV head; null: by 1-bit keys.
-  const void* sketch_terms = nullptr;
+  void* sketch_terms = nullptr;
+  bool terms_of_scan = false;  // scan_computes_terms(): the scan writes them first
 };
 std::size_t select_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
 void select_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer,
                         const CudaContext& context);
+// Whether the scan by sketches computes HeadTerms itself: a cluster of thread blocks a KV head, where that is enough to
+// fill the device. llama-2-7b at 32K: a launch fewer a layer.
+bool scan_computes_terms(const KvSlots& slots, std::int32_t n_rows);
 // The scores alone, for benchmarks of the scan.
 void scan_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
 

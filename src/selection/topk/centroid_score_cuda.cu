@@ -60,7 +60,7 @@ __device__ void load_split_queries(const UnfusedArgs& p, const Item& item, const
   const int d = p.s.head_dim, stride = d + kSkew;
   float* q = s.logs;
   load_queries(p, item, q);
-  const float* deviation = frame_of(p, item).deviation;
+  const float* deviation = frame_of(p.s, item).deviation;
   for (int i = threadIdx.x; i < s.kColumns * d; i += kThreads) {
     const int g = i / d, c = i % d;
     const float x = g < item.n_scored ? q[i] * deviation[c] : 0.0f;

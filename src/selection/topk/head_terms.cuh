@@ -18,9 +18,9 @@ inline int summary_blocks(const UnfusedArgs& a, int per_warp) {
 struct Frame {
   const float *mean, *basis, *covariance, *deviation;
 };
-__device__ inline Frame frame_of(const UnfusedArgs& p, const Item& item) {
-  const UnitEntries& e = p.s.entries;
-  const int d = p.s.head_dim, r = e.kind == EntryKind::kSketch ? e.rank : 0;
+__device__ inline Frame frame_of(const KvSlots& s, const Item& item) {
+  const UnitEntries& e = s.entries;
+  const int d = s.head_dim, r = e.kind == EntryKind::kSketch ? e.rank : 0;
   const float* mean = e.frames + item.index * e.frame_floats;
   return {mean, mean + d, mean + d * (1 + r), mean + d * (1 + r + d)};
 }
@@ -38,9 +38,9 @@ __device__ inline float warp_dot(const float* a, const float* b, int d) {
 }
 
 // q^T C q over the part's rows of C, for all queries at once.   q [n_scored][D]
-__device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
+__device__ inline void spread_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
   __shared__ float of_warps[kScoreWarps][kMaxSlotGroup];
-  const int d = p.s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const int d = s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const Part rows(part, d);
   const int columns = min(d, kScoreThreads), groups = kScoreThreads / columns, own = tid / columns, c = tid % columns;
   float sum[kMaxSlotGroup] = {};
@@ -68,16 +68,16 @@ __device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, cons
 }
 
 // q . mean of the head whose number the part is; nothing of the others.
-__device__ inline void base_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
+__device__ inline void base_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
   static_assert(kTermParts == kMaxSlotGroup);
-  const int g = static_cast<int>(threadIdx.x) - (kScoreThreads - kWarp), d = p.s.head_dim;  // the last warp
+  const int g = static_cast<int>(threadIdx.x) - (kScoreThreads - kWarp), d = s.head_dim;  // the last warp
   if (g < 0) return;
   const float base = part < item.n_scored ? warp_dot(q + part * d, f.mean, d) : 0.0f;
   if (g < item.n_scored) item.terms[g].base[part] = g == part ? base : 0.0f;
 }
 
-__device__ inline void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
-  const int d = p.s.head_dim, r = p.s.entries.rank, warp = threadIdx.x / kWarp;
+__device__ inline void basis_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
+  const int d = s.head_dim, r = s.entries.rank, warp = threadIdx.x / kWarp;
   const Part rows(part, r);
   for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kScoreWarps) {
     const int i = rows.first + at / item.n_scored, g = at % item.n_scored;
@@ -174,11 +174,11 @@ __device__ __forceinline__ void fixed_terms_of(const UnfusedArgs& p, const Item&
 }
 
 // The part's terms of a KV head's queries from its frame. Called by a whole block.   q [n_scored][D]
-__device__ inline void frame_terms(const UnfusedArgs& p, const Item& item, const float* q, int part) {
-  const Frame f = frame_of(p, item);
-  base_terms(p, item, q, f, part);
-  if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f, part);
-  spread_terms(p, item, q, f, part);
+__device__ inline void frame_terms(const KvSlots& s, const Item& item, const float* q, int part) {
+  const Frame f = frame_of(s, item);
+  base_terms(s, item, q, f, part);
+  if (s.entries.kind == EntryKind::kSketch) basis_terms(s, item, q, f, part);
+  spread_terms(s, item, q, f, part);
 }
 
 // Prefetches to L2, a line a thread; correct whatever may still be written there.
@@ -187,14 +187,14 @@ __device__ __forceinline__ void prefetch_lines(const void* from, int bytes) {
   for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += static_cast<int>(blockDim.x) * kLine)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const std::byte*>(from) + i));
 }
-__device__ inline void prefetch_frame(const UnfusedArgs& p, const Item& item, int part) {
-  const Frame f = frame_of(p, item);
-  const int d = p.s.head_dim;
+__device__ inline void prefetch_frame(const KvSlots& s, const Item& item, int part) {
+  const Frame f = frame_of(s, item);
+  const int d = s.head_dim;
   const Part rows(part, d);
   prefetch_lines(f.covariance + rows.first * d, (rows.stop - rows.first) * d * 4);
   if (part < item.n_scored) prefetch_lines(f.mean, d * 4);
-  if (p.s.entries.kind != EntryKind::kSketch) return;
-  const Part of_basis(part, p.s.entries.rank);
+  if (s.entries.kind != EntryKind::kSketch) return;
+  const Part of_basis(part, s.entries.rank);
   prefetch_lines(f.basis + of_basis.first * d, (of_basis.stop - of_basis.first) * d * 4);
 }
 __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, int part) {
@@ -216,7 +216,7 @@ __device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOf
   item.index = slot_index(p.s, p.slot_layer, row.seq_slot, item.kv_head);
   for (int part = first; part < stop; ++part) {
     if (!fixed) {
-      prefetch_frame(p, item, part);
+      prefetch_frame(p.s, item, part);
     } else if (row.rules.whole_attention != 0) {
       prefetch_fixed(p, item, part);
     }

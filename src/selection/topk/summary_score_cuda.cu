@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   if (!item_at(p, row, number, false, item)) return;
   load_queries(p, item, q);
   if (!fixed) {
-    frame_terms(p, item, q, part);
+    frame_terms(p.s, item, q, part);
   } else if (item.rules.whole_attention != 0) {
     fixed_terms<T>(p, item, q, part);
   }

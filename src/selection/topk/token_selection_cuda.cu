@@ -59,7 +59,8 @@ void for_rows(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, 
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
     if (c.sketch_terms != nullptr)
-      a.terms = static_cast<const cuda::HeadTerms*>(c.sketch_terms) + first * s.n_kv_heads * layout.group;
+      a.terms = static_cast<cuda::HeadTerms*>(c.sketch_terms) + first * s.n_kv_heads * layout.group;
+    a.terms_of_scan = c.terms_of_scan;
     run(a);
   }
 }

@@ -29,7 +29,8 @@ struct Args {
   float4* partial;     // [rows * KV heads][group][max_parts] maximum, sum of exp(alpha * (score - maximum)), minimum
   int* n_parts;        // [rows * KV heads]
   // [rows * KV heads][group]: tokens are scored by their pages' sketches; null: by 1-bit keys.
-  const HeadTerms* terms;
+  HeadTerms* terms;
+  bool terms_of_scan;
 };
 
 // Candidates of a row: position i is token base + i. Of [skip, n_now) n_select_now are selected for this step (with

@@ -370,9 +370,16 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
     if (c.token_scratch != nullptr) {
-      compute_head_terms_cuda(a, context);
-      select_tokens_cuda({.rows = a.rows, .when = c.when, .scratch = c.token_scratch, .sketch_terms = a.terms}, s,
-                         slot_layer, context);
+      const bool of_scan = scan_computes_terms(s, a.rows.n);
+      if (!of_scan) compute_head_terms_cuda(a, context);
+      select_tokens_cuda({.rows = a.rows,
+                          .when = c.when,
+                          .scratch = c.token_scratch,
+                          .pages = c.lists ? &c.pages : nullptr,
+                          .layer = c.layer,
+                          .sketch_terms = a.terms,
+                          .terms_of_scan = of_scan},
+                         s, slot_layer, context);
       continue;
     }
     if (c.sketch_pages) {

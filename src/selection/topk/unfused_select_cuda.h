@@ -35,8 +35,9 @@ struct UnfusedSelect {
   // Single tokens by sketches at every step, by pooled scores alone: scan and selection of 1-bit keys (one_bit_cuda.h).
   // select_tokens_scratch_bytes(); null: as all others.
   std::byte* token_scratch = nullptr;
-  // Pages of 32 by sketches of up to 16 coefficients, by pooled scores, for heads of 64 or 128 with at most eight query heads a KV head: the fused
-  // selection (sketch_pages_cuda.cu).
+  bool lists = false;  // with token_scratch: writes KvSlots::listed too (SelectTokens::pages)
+  // Pages of 32 by sketches of up to 16 coefficients, by pooled scores, for heads of 64 or 128 with at most eight query
+  // heads a KV head: the fused selection (sketch_pages_cuda.cu).
   bool sketch_pages = false;
   std::byte* scratch = nullptr;
 };

@@ -46,6 +46,7 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
 
 void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
+  if (when == SelectWhen::kNext && lists_as_selected()) return;  // the one for this step has selected for both
   if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
   std::byte* scratch = scratch_[buffer].data();
@@ -62,6 +63,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
          .layer = layer,
          .pools_layers = uses(RetrievalUse::kPoolsLayers),
          .token_scratch = scans_sketches() ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .lists = lists_as_selected(),
          .sketch_pages = selects_sketch_pages(),
          .scratch = scratch},
         view_, slot_layer(layer), context);

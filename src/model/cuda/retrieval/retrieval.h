@@ -163,7 +163,7 @@ class CudaRetrieval {
   // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
   void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Whether select() lists for this step what recall() would.
-  bool lists_as_selected() const { return in_pages_ && selects() && groups(); }
+  bool lists_as_selected() const { return in_pages_ && selects() && (groups() || scans_sketches()); }
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // Whether select() for the next step reuses the scores of the one for this step. There are two score buffers, used
@@ -191,6 +191,13 @@ class CudaRetrieval {
     return options_.recall_by == RecallBy::kMerged && selects() && !speculative() && !two_parts() && !prunes() &&
            view_.n_slots > 0 && view_.unit_tokens == kPageTokens;
   }
+  // Whether the lists of the step before are attended while select() and recall() run for this step, and then again those
+  // of flagged heads, which recall() has written (relisted()).
+  bool attends_early() const {
+    return speculative() && !two_parts() && !prunes() && view_.n_slots > 0 && view_.unit_tokens == kPageTokens &&
+           !recalls_by_host();
+  }
+  const std::int32_t* relisted() const { return view_.relisted; }
   ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
   // Recall by the host (CudaRetrievalOptions::recall_by), in place of recall() for this step, with the decode rows.
   // Waits for the stream, so the step cannot be part of a graph.

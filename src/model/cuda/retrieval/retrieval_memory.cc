@@ -175,6 +175,7 @@ void CudaRetrieval::allocate_tables() {
     small.add(view_.selected_ids[i], heads * listed * 4), small.add(view_.n_selected[i], heads * 4);
   small.add(view_.listed, heads * listed * 4);
   small.add(view_.listed_for, heads * 4), small.add(view_.arrived_for, heads * 4);
+  if (attends_early()) small.add(view_.relisted, heads * 4);
   if (uses(RetrievalUse::kKeeps)) small.add(view_.kept, states * sizeof(KeptSelection));
   if (view_.lists.max_units > 0) small.add(view_.lists.n_units, heads * 4), small.add(view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");

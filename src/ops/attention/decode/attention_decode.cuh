@@ -32,11 +32,17 @@ struct Item {
   int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
 };
 
+// Index of an item's flags (ArrivingSlots, DecodeAttentionCuda::only).
+__device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& item) {
+  return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
+}
+
 template <bool kHoles>
 __device__ __forceinline__ Item item_at(const Args& p, int i) {
   Item item;
   item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
   item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
+  if (p.a.only != nullptr && item.length > 0 && __ldcg(p.a.only + flag_index(p, item)) == 0) item.length = 0;
   if constexpr (kHoles)
     if (item.length > 0) item.length -= shift_of(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
   item.from = p.a.begins != nullptr ? min(p.a.begins[item.row], item.length)

@@ -14,11 +14,6 @@ using namespace cuda::decode;  // NOLINT
 // extra checks.
 enum class TableKind { kWhole, kHoles, kArriving };
 
-// kArriving: index of an item's flags.
-__device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& item) {
-  return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
-}
-
 template <typename Page, TableKind kKind>
 struct KvSplit {  // one item's part of a thread block's work
   static constexpr int kDim = Page::kDim;
@@ -152,7 +147,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
     }
   }
   if (kArriving || !waited) grid_dependency_wait();
-  write_empty<kDim, kHoles>(p, n_items);
+  if (p.a.only == nullptr) write_empty<kDim, kHoles>(p, n_items);
 }
 
 template <typename Page, TableKind kKind>

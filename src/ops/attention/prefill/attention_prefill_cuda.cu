@@ -44,9 +44,10 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
 #pragma unroll
     for (int i = 0; i < kPrefetchPages; ++i)
       if (page + i < page_end)
-        fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes,
-                                   p.tables.base + static_cast<std::int64_t>(table[page + i]) * kPageBytes, 0,
-                                   block_end - (page + i) * kKvPageTokens, threadIdx.x, mask_of(page + i));
+        fetch_page<kDim, kThreads, PageReads::kByManyBlocks>(
+            shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes,
+            p.tables.base + static_cast<std::int64_t>(table[page + i]) * kPageBytes, 0,
+            block_end - (page + i) * kKvPageTokens, threadIdx.x, mask_of(page + i));
     copy_async_commit();
   };
 

@@ -98,9 +98,10 @@ __global__ void __launch_bounds__(kThreads) window_kernel(Args p) {
       if (at + i >= n_pages) continue;
       const std::byte* base = prefetch[i].kind == kLocal ? p.a.local.base : p.a.remote.base;
       const int first = prefetch[i].page * kKvPageTokens;
-      fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes,
-                                 base + static_cast<std::int64_t>(entry[i]) * kPageBytes, prefetch[i].begin - first,
-                                 prefetch[i].end - first, threadIdx.x);
+      fetch_page<kDim, kThreads, PageReads::kByManyBlocks>(
+          shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes,
+          base + static_cast<std::int64_t>(entry[i]) * kPageBytes, prefetch[i].begin - first, prefetch[i].end - first,
+          threadIdx.x);
     }
     copy_async_commit();
   };

@@ -147,12 +147,12 @@ __device__ __forceinline__ void frame_part(const UnfusedArgs& p, const Item& ite
                 kRows = kDim / kTermParts / kGroups;  // threads of a column; rows of a thread
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, column = tid % kDim,
             row = part * (kDim / kTermParts) + tid / kDim;
-  const Frame f = frame_of(p, item);
+  const Frame f = frame_of(p.s, item);
   float x[kRows], sum[kMost] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) x[i] = __ldcg(f.covariance + (row + kGroups * i) * kDim + column);
-  base_terms(p, item, q, f, part);
-  basis_terms(p, item, q, f, part);
+  base_terms(p.s, item, q, f, part);
+  basis_terms(p.s, item, q, f, part);
 #pragma unroll
   for (int i = 0; i < kRows; ++i)
 #pragma unroll

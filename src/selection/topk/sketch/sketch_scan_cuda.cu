@@ -1,6 +1,9 @@
 // Scan of all tokens by the sketches of their pages, in place of the scan by 1-bit keys (token_scan_cuda.cu): the same
 // scores and statistics for token_select_cuda.cu. A warp takes a stage of eight pages at a time (sketch_stage.cuh).
+//
+// Where few thread blocks take a KV head, they form a cluster, and each computes a share of its HeadTerms first.
 #include <algorithm>
+#include <limits>
 
 #include "src/selection/topk/sketch/sketch_stage.cuh"
 #include "src/selection/topk/token_selection_cuda.cuh"
@@ -14,7 +17,7 @@ using cuda::sketches::Heads, cuda::sketches::kPages, cuda::sketches::kRing, cuda
 using cuda::tokens::Args, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::RowInfo,
     cuda::tokens::scaled;
 
-constexpr int kThreads = 32 * kScanWarps;
+constexpr int kThreads = 32 * kScanWarps, kMostOfCluster = 8;
 static_assert(kScanWarps == sketches::kWarps);
 
 // Adds a page's four scores of a lane. NaN is ignored.
@@ -49,11 +52,45 @@ __device__ __forceinline__ void reduce(HeadStats& x, float alpha) {
   for (int d = 4; d < kWarp; d *= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
 }
 
+// The KV head's terms by all thread blocks of its cluster, a share each; they are there when this returns.
+template <int kDim>
+struct ClusterTerms {
+  Item item;
+  int first, stop;  // parts
+
+  __device__ __forceinline__ ClusterTerms(const Args& p, int number, std::int64_t index) {
+    const int rank = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+    first = rank * kTermParts / blocks, stop = (rank + 1) * kTermParts / blocks;
+    item.index = index, item.n_scored = p.group;
+    item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
+  }
+  __device__ __forceinline__ void prefetch(const Args& p) const {
+    for (int part = first; part < stop; ++part) prefetch_frame(p.s, item, part);
+  }
+  //   q, queries: room for the group's, as f32
+  __device__ __forceinline__ void compute(const Args& p, const Queries<kDim>& q, float* queries) const {
+    for (int i = threadIdx.x; i < p.group * (kDim / 4); i += kThreads) {
+      const int head = i / (kDim / 4), channel = i % (kDim / 4) * 4;
+      const uint2 four = q.of_lanes[channel / 16][head * 4 + channel % 16 / 4];
+      const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x)),
+                   high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
+      *reinterpret_cast<float4*>(queries + head * kDim + channel) = {low.x, low.y, high.x, high.y};
+    }
+    __syncthreads();
+    for (int part = first; part < stop; ++part) {
+      frame_terms(p.s, item, queries, part);
+      __syncthreads();
+    }
+    cluster_sync();
+  }
+};
+
 template <int kDim, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   extern __shared__ __align__(16) std::byte rings[];
   __shared__ PageParts of_warps[kScanWarps];
   __shared__ Queries<kDim> q;
+  __shared__ __align__(16) float queries[sketches::kHeads * kDim];
   launch_dependents();
   const int item = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const UnitEntries& e = p.s.entries;
@@ -70,13 +107,16 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
                     min(e.most - page, (info.n + kTokens - 1) / kTokens), rings);
 #pragma unroll
   for (int i = 0; i < kRing; ++i) pages.prefetch((part + i * n_warps) * kPages);
+  const ClusterTerms<kDim> terms(p, item, index);
+  if (p.terms_of_scan) terms.prefetch(p);
   grid_dependency_wait();
   pages.fetch_first(part * kPages, step);
   Heads<kTiles, kMaxSketchRank / 16> heads;
   const float alpha = info.alpha;
   q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim, p.group);
-  heads.load(p.terms + static_cast<std::int64_t>(item) * p.group, p.group, e.rank, alpha);
   __syncthreads();
+  if (p.terms_of_scan) terms.compute(p, q, queries);
+  heads.load(terms.item.terms, p.group, e.rank, alpha);
   const bool logs = info.logs(p.group);
   HeadStats stats[kTiles];
   float* scores[kTiles];
@@ -120,18 +160,31 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   copy_async_wait<0>();
 }
 
+// Thread blocks of a KV head, where `items` KV heads are scanned at once.
+int blocks_of(const KvSlots& s, int items) {
+  const int stages = (s.max_pages + kPages - 1) / kPages;
+  return std::clamp(2 * sm_count() / items, 1, std::max(1, stages / kScanWarps));
+}
+
 template <int kDim, int kTiles>
 void scan_as(const Args& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
   const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.entries.bytes));
   allow_shared(scan_kernel<kDim, kTiles>, bytes, allowed, "the shared memory of a scan of sketches");
-  const int items = a.rows.n * a.s.n_kv_heads, stages = static_cast<int>(a.width) / (kPages * kTokens);
-  const int blocks = std::clamp(2 * sm_count() / items, 1, std::max(1, stages / kScanWarps));
-  launch(context, "scan_sketches", scan_kernel<kDim, kTiles>,
-         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads), bytes, a);
+  const int items = a.rows.n * a.s.n_kv_heads,
+            blocks =
+                std::min(blocks_of(a.s, items), a.terms_of_scan ? kMostOfCluster : std::numeric_limits<int>::max());
+  launch_clusters(context, "scan_sketches", scan_kernel<kDim, kTiles>,
+                  dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
+                  static_cast<unsigned>(a.terms_of_scan ? blocks : 1), bytes, a);
 }
 
 }  // namespace
+
+bool scan_computes_terms(const KvSlots& s, std::int32_t n_rows) {
+  static const int most = most_cluster(scan_kernel<128, 1>, kThreads, kMostOfCluster);
+  return most == kMostOfCluster && blocks_of(s, n_rows * s.n_kv_heads) <= kMostOfCluster;
+}
 
 void cuda::tokens::scan_sketches(const Args& a, const CudaContext& context) {
   if (a.s.head_dim == 128) return a.group > 4 ? scan_as<128, 2>(a, context) : scan_as<128, 1>(a, context);

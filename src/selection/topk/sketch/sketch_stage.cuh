@@ -9,6 +9,7 @@
 // coefficients of four neighbouring tokens, two bytes each, and a warp's reads have no bank conflict.
 #pragma once
 
+#include "src/cuda/read_once.cuh"
 #include "src/selection/topk/head_terms.cuh"
 
 namespace mneme::cuda::sketches {
@@ -194,8 +195,9 @@ struct Pages {
       const int skew = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16),
                 all = min(kPages, n - at) * bytes + skew;
       for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < all; i += kWarp * 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + static_cast<std::uint32_t>(i)),
-                     "l"(from - skew + i), "r"(min(16, all - i))
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                         to + static_cast<std::uint32_t>(i)),
+                     "l"(from - skew + i), "r"(min(16, all - i)), "l"(read_once())
                      : "memory");
     }
     copy_async_commit();
@@ -206,8 +208,8 @@ struct Pages {
     if (at >= n || threadIdx.x % kWarp != 0) return;
     const std::byte* from = entries + static_cast<std::int64_t>(at) * bytes;
     const int skew = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16);
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from - skew),
-                 "r"(static_cast<std::uint32_t>((min(kPages, n - at) * bytes + skew) / 16 * 16)));
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from - skew),
+                 "r"(static_cast<std::uint32_t>((min(kPages, n - at) * bytes + skew) / 16 * 16)), "l"(read_once()));
 #endif
   }
   // The stages at pages first, first + step, ...
