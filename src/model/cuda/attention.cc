@@ -62,7 +62,8 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   } else if (!wide_) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
-  for (Stream* s : {&side_, &fetch_stream_, &early_}) *s = Stream::make(Stream::Priority::kHigh);
+  for (Stream* s : {&side_, &fetch_stream_}) *s = Stream::make(Stream::Priority::kHigh);
+  early_ = Stream::make();
   for (Event* e : {&stored_, &selected_, &attended_, &attended_early_, &made_, &side_done_, &fetched_, &scores_free_[0],
                    &scores_free_[1]})
     *e = Event::make();

@@ -158,6 +158,8 @@ class CudaAttention {
                      const Memory& m, const CudaContext& context, const Stream& stream);
   void selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a, const CudaRowArrays& rows,
                      const Memory& m, const CudaContext& context, const Stream& stream);
+  void attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r, const Stream& stream);
+  void select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream);
   // Later work in `then` waits for the work in `first` so far.
   static void follow(const Stream& then, Event& had, const Stream& first);
   void take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,

@@ -161,29 +161,20 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   }
   a.tables_late = a.lengths_early = true;
   if (r.merges()) slots.tickets = rows.tickets + who.first, a.arriving = r.arriving(slots.tickets);
-  const CudaContext side_context{.stream = side_.get()};
   const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
              in_turn = r.selects_in_sequence();
   if (r.closes_first()) r.close_groups(layer, slots, pages, context);
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
   const bool early = r.attends_early();
-  if (early) {
-    const CudaContext early_context{.stream = early_.get()};
-    follow(early_, stored_, stream);
-    delay(early_context);
-    attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), early_context);
-    attended_early_.record(early_);
-    a.only = r.relisted();
-  }
+  if (early) attend_early(layer, a, r, stream);
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kSelection, stream);
   if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
-  // Recall replaces what flagged heads attend in `early`, whose results are overwritten. It waits where it starts after
-  // that anyway, so that attention behind it can start early.
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
-  // early, and recall has the least work before its wait.
+  // early, and recall has the least work before its wait. So with `early` too, where all heads select first; else that
+  // ends after recall has begun.
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
   if (early && in_turn) stream.wait(attended_early_);
@@ -198,14 +189,33 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
     a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;
   }
   if (early && !in_turn) stream.wait(attended_early_);
+  if (early) a.only = r.relisted(), a.lengths_early = false;
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   add_sinks(m, a.out, a.lse, a.n, context);
   take_audit(layer, who, rows, m, stream);
-  if (!speculative) return;
+  if (speculative) select_next(layer, slots, r, stream);
+}
+
+// What the step before has listed, by all heads. Recall for this step may replace it meanwhile, where a head is flagged:
+// its result is overwritten.
+void CudaAttention::attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r,
+                                 const Stream& stream) {
+  const CudaContext context{.stream = early_.get()};
+  follow(early_, stored_, stream);
+  delay(context);
+  attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+  attended_early_.record(early_);
+}
+
+// Selection and recall for the next step, behind what `side_` waits for already.
+void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream) {
+  const KvTables& pages = tables_->tables();
+  const bool shares = r.shares_scores();
+  const CudaContext side_context{.stream = side_.get()};
   attended_.record(stream);
   delay(side_context);
   r.select(SelectWhen::kNext, layer, slots, pages, side_context);
-  if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
+  if (shares) scores_free_[1 - r.next_scores()].record(side_), scores_read_[1 - r.next_scores()] = true;
   // Recall of pages in its own stream, so that the next layer's selection need not wait for it (four sequences of
   // 32,768 without corrections: 5.21 ms a step in place of 5.51). For tokens that costs more than it gains (20 %
   // turnover: 6.56 ms in place of 6.47).

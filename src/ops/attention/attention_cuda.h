@@ -64,7 +64,8 @@ struct DecodeAttentionCuda {
   bool tables_late = false;    // the preceding kernels also write the tables and any page: wait before reading them
   bool lengths_early = false;  // .. but not lengths and begins: count pages before waiting
   ArrivingSlots arriving;      // requires both of these
-  // [layers][sequence slots][KV heads] i32 as the tables: heads that have 0 keep their `out` and lse; or null. Pages alone.
+  // [layers][sequence slots][KV heads] i32 as the tables, written by the preceding kernels (tables_late, lengths not
+  // early): heads with 0 keep their `out` and lse; or null. Pages alone.
   const std::int32_t* only = nullptr;
   std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), zeroed before the first use
 };

@@ -129,6 +129,14 @@ __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOf
   for (int page = first_page(); page < at.own; page += kWarps * kPages) pages.prefetch(page);
 }
 
+// Prefetches what the gate compares with this step's selection.
+__device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const RowOfSlots& r, int number) {
+  if (!r.sparse || !by_mass(r)) return;
+  const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, number % p.s.n_kv_heads);
+  prefetch_lines(p.s.selected_ids[1] + index * p.s.max_listed, p.s.max_listed * static_cast<int>(sizeof(std::int32_t)));
+  prefetch_lines(p.s.n_selected[1] + index, static_cast<int>(sizeof(std::int32_t)));
+}
+
 // ---- what the query heads add to all pages (HeadTerms), in parts by the blocks of the cluster. In few instructions: between
 // two layers a GEMM's weights leave none of them in L2, and a kernel that runs once waits for each line of its code.
 
@@ -277,6 +285,7 @@ __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_
   const RowOfSlots row = row_of(p, number);
   prefetch_share(p, row, number, rank, shape.blocks);
   if (selects) {
+    if (rank == 0) prefetch_speculative(p, row, number);
     prefetch_terms(p, row, number, false, first_part, stop_part);
     prefetch_terms(p, row, number, true, first_part, stop_part);
   }
