@@ -142,8 +142,8 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
 //   side       └─ queries ready, or select(t) done ─> select(t+1) ──┐
 //   fetch                                  attended(t) ─────────────┴─> recall(t+1), joined before the next step
 //
-// `early`, with speculative selection of pages: all heads attend what the step before has listed, and main those that
-// recall(t) has listed anew.
+// `early`, with pages and a gate by mass: all heads attend what the step before has listed, and main those that
+// recall(t) has listed again.
 //
 // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
 // after this step's selection), and fetches pages after this step has read its own. Pages of four sequences at 32K: in
@@ -173,11 +173,10 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
-  // early, and recall has the least work before its wait. So with `early` too, where all heads select first; else that
-  // ends after recall has begun.
+  // early, and recall has the least work before its wait.
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
-  if (early && in_turn) stream.wait(attended_early_);
+  if (early) stream.wait(attended_early_);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_[number_of(r)], stream);
   } else {
@@ -188,7 +187,6 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
     const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
     a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;
   }
-  if (early && !in_turn) stream.wait(attended_early_);
   if (early) a.only = r.relisted(), a.lengths_early = false;
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   add_sinks(m, a.out, a.lse, a.n, context);
@@ -196,8 +194,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   if (speculative) select_next(layer, slots, r, stream);
 }
 
-// What the step before has listed, by all heads. Recall for this step may replace it meanwhile, where a head is flagged:
-// its result is overwritten.
+// What the step before has listed, by all heads; the results of those that are flagged will be overwritten.
 void CudaAttention::attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r,
                                  const Stream& stream) {
   const CudaContext context{.stream = early_.get()};

@@ -24,15 +24,9 @@ struct Ranker {
   }
   __device__ bool within(std::uint32_t key) const { return in(key, low, shift); }
   __device__ bool above(std::uint32_t key) const { return key >= low && !within(key); }
-  // Behind the indices that are taken, in the memory of `hist`: key, index: equals by their index.
-  __device__ std::uint64_t* candidates() { return reinterpret_cast<std::uint64_t*>(hist + kRankThreads); }
-  static __device__ std::uint64_t candidate(std::uint32_t key, int index) {
-    return static_cast<std::uint64_t>(key) << 32 | static_cast<unsigned>(index);
-  }
 };
 
 constexpr int kFew = kRankThreads;
-static_assert(3 * kFew <= kBins);
 
 // Calls f(i, keys[i]) for all i below n, four per thread at a time.
 template <typename F>
@@ -121,11 +115,26 @@ __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int 
   __syncthreads();
 }
 
-// The candidates' best `need` join the keys that are taken, in any order; then all k are sorted by their index.
-__device__ inline void write_taken(Ranker& r, bool compare, int k, int first_page, std::int32_t* out) {
+// For few keys: taken in any order, candidates at the threshold compared, then sorted.
+__device__ inline void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
+                                 std::int32_t* out) {
+  static_assert(3 * kFew <= kBins);
   const int tid = threadIdx.x;
   int* taken = r.hist;
-  const std::uint64_t* candidates = r.candidates();
+  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, index: equals by their index
+  if (tid == 0) r.n_out = r.n_candidates = 0;
+  __syncthreads();
+  const std::uint32_t low = r.low;
+  const bool compare = r.equal != r.need;
+  for_keys(keys, n, [&](int i, std::uint32_t key) {
+    if (key < low) return;
+    if (compare && r.within(key)) {
+      candidates[atomicAdd(&r.n_candidates, 1)] = static_cast<std::uint64_t>(key) << 32 | static_cast<unsigned>(i);
+    } else {
+      taken[atomicAdd(&r.n_out, 1)] = i;
+    }
+  });
+  __syncthreads();
   if (compare) {
     if (tid < r.equal) {
       const std::uint64_t own = candidates[tid];
@@ -142,65 +151,9 @@ __device__ inline void write_taken(Ranker& r, bool compare, int k, int first_pag
   out[rank] = first_page + own;
 }
 
-// For few keys whose threshold is known, or bounded with at most kFew candidates.
-__device__ inline void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
-                                 std::int32_t* out) {
-  if (threadIdx.x == 0) r.n_out = r.n_candidates = 0;
-  __syncthreads();
-  const std::uint32_t low = r.low;
-  const bool compare = r.equal != r.need;
-  for_keys(keys, n, [&](int i, std::uint32_t key) {
-    if (key < low) return;
-    if (compare && r.within(key)) {
-      r.candidates()[atomicAdd(&r.n_candidates, 1)] = Ranker::candidate(key, i);
-    } else {
-      r.hist[atomicAdd(&r.n_out, 1)] = i;
-    }
-  });
-  __syncthreads();
-  write_taken(r, compare, k, first_page, out);
-}
-
-// For few of many keys: the k-th largest of the threads' largest keys is at most the threshold, and few other keys are
-// above it, unless neighbours hold most of the best. Two passes over the keys in place of one a round of find_threshold()
-// and one more. False: too many are above; nothing is written.
-__device__ inline bool write_by_maxima(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
-                                       std::int32_t* out) {
-  const int tid = threadIdx.x;
-  std::uint32_t own = 0;
-  for_keys(keys, n, [&](int, std::uint32_t key) { own = max(own, key); });
-  auto* maxima = reinterpret_cast<std::uint32_t*>(r.hist);
-  maxima[tid] = own;
-  if (tid == 0) r.n_out = r.n_candidates = 0;
-  __syncthreads();
-  int rank = 0;
-#pragma unroll 4
-  for (int i = 0; i < kRankThreads; i += 4) {
-    const uint4 v = *reinterpret_cast<const uint4*>(maxima + i);
-    const auto better = [&](std::uint32_t other, int at) { return other > own || (other == own && at > tid); };
-    rank += better(v.x, i) + better(v.y, i + 1) + better(v.z, i + 2) + better(v.w, i + 3);
-  }
-  if (rank == k - 1) r.low = own;
-  __syncthreads();
-  const std::uint32_t low = r.low;
-  for_keys(keys, n, [&](int i, std::uint32_t key) {
-    if (key < low) return;
-    const int at = atomicAdd(&r.n_candidates, 1);
-    if (at < kFew) r.candidates()[at] = Ranker::candidate(key, i);
-  });
-  __syncthreads();
-  if (r.n_candidates > kFew) return false;
-  if (tid == 0) r.equal = r.n_candidates, r.need = k;
-  __syncthreads();
-  write_taken(r, true, k, first_page, out);
-  return true;
-}
-
 __device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
                                            std::int32_t* out) {
   const bool few = k <= kFew;
-  // Every thread has a key; with fewer keys a round of find_threshold() leaves few candidates.
-  if (few && k > 0 && n >= 4 * kRankThreads && write_by_maxima(r, keys, n, k, first_page, out)) return;
   find_threshold(r, keys, n, k, few);
   if (few && (r.equal == r.need || r.equal <= kFew)) {
     write_few(r, keys, n, k, first_page, out);

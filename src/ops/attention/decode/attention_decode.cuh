@@ -121,7 +121,9 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   }
   if (begin < n_items && end == n_items) first[n_items] = before;
   __syncthreads();
-  return {total, min(grid, total), 0};
+  // A few heads over all thread blocks would be a page each, and as many parts to merge.
+  const int share = p.a.only != nullptr ? n_warps : 1;
+  return {total, min(grid, (total + share - 1) / share), 0};
 }
 
 // The item of page `page`.

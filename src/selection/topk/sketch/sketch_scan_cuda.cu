@@ -17,7 +17,7 @@ using cuda::sketches::Heads, cuda::sketches::kPages, cuda::sketches::kRing, cuda
 using cuda::tokens::Args, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::RowInfo,
     cuda::tokens::scaled;
 
-constexpr int kThreads = 32 * kScanWarps, kMostOfCluster = 8;
+constexpr int kThreads = 32 * kScanWarps, kMaxCluster = 8;
 static_assert(kScanWarps == sketches::kWarps);
 
 // Adds a page's four scores of a lane. NaN is ignored.
@@ -172,8 +172,7 @@ void scan_as(const Args& a, const CudaContext& context) {
   const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.entries.bytes));
   allow_shared(scan_kernel<kDim, kTiles>, bytes, allowed, "the shared memory of a scan of sketches");
   const int items = a.rows.n * a.s.n_kv_heads,
-            blocks =
-                std::min(blocks_of(a.s, items), a.terms_of_scan ? kMostOfCluster : std::numeric_limits<int>::max());
+            blocks = std::min(blocks_of(a.s, items), a.terms_of_scan ? kMaxCluster : std::numeric_limits<int>::max());
   launch_clusters(context, "scan_sketches", scan_kernel<kDim, kTiles>,
                   dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
                   static_cast<unsigned>(a.terms_of_scan ? blocks : 1), bytes, a);
@@ -182,8 +181,8 @@ void scan_as(const Args& a, const CudaContext& context) {
 }  // namespace
 
 bool scan_computes_terms(const KvSlots& s, std::int32_t n_rows) {
-  static const int most = most_cluster(scan_kernel<128, 1>, kThreads, kMostOfCluster);
-  return most == kMostOfCluster && blocks_of(s, n_rows * s.n_kv_heads) <= kMostOfCluster;
+  static const int most = most_cluster(scan_kernel<128, 1>, kThreads, kMaxCluster);
+  return most == kMaxCluster && blocks_of(s, n_rows * s.n_kv_heads) <= kMaxCluster;
 }
 
 void cuda::tokens::scan_sketches(const Args& a, const CudaContext& context) {
