@@ -207,8 +207,8 @@ template <int kStep, int kPair>
 __device__ __forceinline__ std::uint32_t Codes<F>::pair() const {
   constexpr std::uint32_t kZero = kBf16_128 + F::kOffset * 0x00010001u;
   if constexpr (F::kCode == Code::k8) {
-    // 128 + the low seven bits, minus 256 or 128 by the sign.
-    const std::uint32_t v = __byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x4140 : 0x4342);
+    // 128 + the low seven bits, minus 256 or 128 by the sign. The even pair's codes are low bytes of the word's halves.
+    const std::uint32_t word = main[2 * kStep + kPair / 2], v = kPair % 2 == 0 ? word : word >> 8;
     return subtract_bf16(and_or(v, 0x007f007fu, kBf16_128), and_or(v, 0x00800080u, kBf16_128));
   } else if constexpr (F::kCode == Code::kFp8) {
     return bf16_of_fp8<kPair>(main[2 * kStep + kPair / 2]);

@@ -181,7 +181,7 @@ __global__ void repack(RepackRows r) {
         if constexpr (F::kCode == Code::kFp8) {
           words[2 * step + e / 4] |= pack_fp8(code, e % 4);
         } else if constexpr (F::kMainWords == 8) {
-          words[2 * step + e / 4] |= code << (8 * (e % 4));
+          words[2 * step + e / 4] |= code << (e % 4 / 2 * 8 + e % 2 * 16);
         } else if constexpr (F::kMainWords == 2) {
           words[step / 2] |= (code & 3) << two;
           above[0] |= code >> 2 << one;
