@@ -34,6 +34,8 @@ GoldenCase read_golden(const std::string& name) {
   json.at("n_decode").get_to(c.n_decode);
   json.at("context").get_to(c.context);
   for (const auto& [kv, level] : json.at("plain").items()) c.plain[kv] = {level.at("max"), level.at("rms")};
+  if (json.contains("rounded"))
+    for (const auto& [kv, level] : json.at("rounded").items()) c.rounded[kv] = {level.at("max"), level.at("rms")};
   for (const auto& [kv, level] : json.at("sharp").items()) c.sharp[kv] = {level.at("max"), level.at("rms")};
   return c;
 }

@@ -21,6 +21,7 @@ struct GoldenCase {
   std::int64_t n_decode = 0;       // the last n_decode rows are all stored
   std::int64_t context = 0;
   std::map<std::string, ErrorLevel> plain, sharp;  // by KV cache dtype; sharp: f32 and f16 weights only
+  std::map<std::string, ErrorLevel> rounded;  // plain with experts' activations in bf16; empty: no expert is quantised
 
   // File of f32 logits, [rows, vocab].
   std::vector<float> logits(const std::string& file) const;

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "src/base/error.h"
-#include "src/model/device_types.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
 
@@ -190,38 +189,6 @@ ModelConfig config_for(DType dtype) {
   config.ffn = 512;
   config.head_dim = 32;
   return config;
-}
-
-TEST_F(LoadTest, WeightsOfEveryTypeAreForTheDevice) {
-  for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kMXFP4})
-    EXPECT_NO_THROW(expect_device_types(*Model::random(config_for(dtype), dtype, {}, 7, context)));
-}
-
-TEST_F(LoadTest, OfMatricesInAnotherOrderOfColumnsExpertsAreNotForTheDevice) {
-  std::vector<std::int32_t> columns(small_config().hidden);
-  std::iota(columns.rbegin(), columns.rend(), 0);
-  auto dense = std::make_unique<MemoryCheckpoint>(small_config(), DType::kQ4_0);
-  dense->reorder("blk.1.attn_v.weight", columns);
-  const auto model = load(std::move(dense));
-  EXPECT_EQ(model->layers()[1].v.columns().size(), columns.size());
-  EXPECT_NO_THROW(expect_device_types(*model));
-
-  const ModelConfig config = small_config(Architecture::kQwen3Moe);
-  auto mixture = std::make_unique<MemoryCheckpoint>(config, DType::kQ4_0);
-  for_each_weight(config, [&](const WeightSpec& w) {
-    if (w.name != "blk.1.ffn_up_exps.weight") return;
-    mixture->remove(w.name);
-    for (std::int64_t e = 0; e < w.n_experts; ++e) {
-      mixture->add(w.expert(e).name, DType::kQ4_0, {w.n_out, w.n_in});
-      mixture->reorder(w.expert(e).name, columns);
-    }
-  });
-  try {
-    expect_device_types(*load(std::move(mixture)));
-    FAIL() << "the device has no order of columns for experts";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.ffn_up.0.weight"), HasSubstr("act-order")));
-  }
 }
 
 TEST_F(LoadTest, AStepReadsTheExpertsOfOneRow) {

@@ -143,7 +143,8 @@ struct CudaForward::Impl {
   void share_logits(std::int32_t n);
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
-    return layer == 0 || (experts && ranks == nullptr) ? deferred(sums_embed, 1) : deferred(sums, parts_of_sums(n));
+    if (layer == 0) return deferred(sums_embed, 1);
+    return deferred(sums, experts && ranks == nullptr ? experts->parts(n) : parts_of_sums(n));
   }
   std::int32_t parts_of_sums(std::int32_t n) const {
     return ranks != nullptr ? ranks->row_parts(n, static_cast<std::int32_t>(config.hidden))
@@ -185,7 +186,8 @@ void CudaForward::Impl::allocate() {
   if (config.experts.n > 0)
     experts.emplace(config, capacity,
                     ranks == nullptr ? RankRange{.first = 0, .end = config.experts.n}
-                                     : rank_experts(config.experts.n, ranks->ranks().rank(), ranks->ranks().size()));
+                                     : rank_experts(config.experts.n, ranks->ranks().rank(), ranks->ranks().size()),
+                    weights.reorders_experts(), stream);
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
@@ -319,7 +321,8 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
                             workspace, context);
   if (experts) {
-    experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, context);
+    experts->run(w, n, {.residual = residual, .normed = normed, .deferred = true, .next_norm = next_norm, .sums = sums},
+                 context);
     return;
   }
   skinny_gemm_swiglu_cuda(ordered(normed, w.gate_up, n, context), n, w.gate_up, deferred(sums, parts), ffn_hidden,
@@ -356,7 +359,7 @@ void CudaForward::Impl::add_rank_rows(std::int32_t n, const float* next_norm) {
 }
 
 void CudaForward::Impl::add_experts_over_ranks(const CudaLayerWeights& w, std::int32_t n, const float* next_norm) {
-  experts->run(w, n, {.residual = residual, .partial = rank_rows, .normed = normed},
+  experts->run(w, n, {.residual = residual, .partial = rank_rows, .normed = normed, .deferred = next_norm != nullptr},
                next_norm == nullptr ? serial() : overlapped());
   lap(StepPhase::kGemm);
   add_rank_rows(n, next_norm);

@@ -6,7 +6,6 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
-#include "src/model/device_types.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 
 namespace mneme {
@@ -150,13 +149,13 @@ struct CudaWeightsMaker {
     stream.synchronize();  // `staging` and pageable memory are free again
   }
 
-  // Requires  quantised matrices that stay so have one order of columns.
-  DeviceMatrix stacked(std::span<const WeightMatrix* const> parts, DType type) {
+  // Requires  quantised matrices that stay so have this order of columns.
+  DeviceMatrix stacked(std::span<const WeightMatrix* const> parts, DType type, std::span<const std::int32_t> columns) {
     std::int64_t n_out = 0;
     for (const WeightMatrix* w : parts) n_out += w->n_out();
     DeviceMatrix all = matrix(type, n_out, parts[0]->n_in());
-    if (is_quantised(type) && !parts[0]->columns().empty()) {
-      out.buffers_.push_back(on_device(parts[0]->columns()));
+    if (is_quantised(type) && !columns.empty()) {
+      out.buffers_.push_back(on_device(columns));
       all.columns = out.buffers_.back().as<std::int32_t>();
     }
     std::int64_t first = 0;
@@ -168,37 +167,47 @@ struct CudaWeightsMaker {
   }
   DeviceMatrix one(const WeightMatrix& w) {
     const WeightMatrix* const parts[] = {&w};
-    return stacked(parts, device_type(w.view().dtype()));
+    return stacked(parts, device_type(w.view().dtype()), w.columns());
   }
   DeviceMatrix pair(const WeightMatrix& a, const WeightMatrix& b) {
     const WeightMatrix* const parts[] = {&a, &b};
-    return stacked(parts, alike(a, b) ? device_type(a.view().dtype()) : DType::kBF16);
+    return stacked(parts, alike(a, b) ? device_type(a.view().dtype()) : DType::kBF16, a.columns());
   }
   FusedMatrix fused(std::span<const WeightMatrix* const> parts) {
     FusedMatrix all;
     for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
       const DType type = device_type(parts[begin]->view().dtype());
       for (end = begin + 1; end < parts.size() && alike(*parts[begin], *parts[end]);) ++end;
-      all.parts.push_back(stacked(parts.subspan(begin, end - begin), type));
+      all.parts.push_back(stacked(parts.subspan(begin, end - begin), type, parts[begin]->columns()));
     }
     return all;
   }
 
-  // The matrices of all experts, one behind the other: of each those of `parts`.
+  // The matrices of all experts, one behind the other: of each those of `parts`. Where an expert's have other types or
+  // orders of columns than one another, all are bf16; else experts have an order each.
   DeviceMatrix experts(std::span<const ExpertWeights> from,
                        std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
     std::vector<const WeightMatrix*> all;
-    for (const ExpertWeights& e : from)
-      for (const auto part : parts)
-        if ((e.*part).n_out() > 0) all.push_back(&(e.*part));  // else another rank's
-    const DType first = all[0]->view().dtype();
-    const bool same =
-        std::all_of(all.begin(), all.end(), [&](const WeightMatrix* w) { return w->view().dtype() == first; });
-    for (const WeightMatrix* w : all)
-      if (w->n_out() % kOctet != 0)
-        fail(ErrorKind::kUnsupported, "--device cuda: experts of {} rows: the device's kernels take multiples of {}",
-             w->n_out(), kOctet);
-    return stacked(all, same ? device_type(first) : DType::kBF16);
+    std::vector<std::int32_t> columns;
+    bool same = true, ordered = false;
+    for (const ExpertWeights& e : from) {
+      const WeightMatrix& first = e.**parts.begin();
+      if (first.n_out() == 0) continue;  // another rank's
+      for (const auto part : parts) {
+        const WeightMatrix& w = e.*part;
+        if (w.n_out() % kOctet != 0)
+          fail(ErrorKind::kUnsupported, "--device cuda: experts of {} rows: the device's kernels take multiples of {}",
+               w.n_out(), kOctet);
+        all.push_back(&w);
+        same = same && w.view().dtype() == all[0]->view().dtype() && std::ranges::equal(w.columns(), first.columns());
+      }
+      ordered = ordered || !first.columns().empty();
+      for (std::int64_t j = 0; j < first.n_in(); ++j)
+        columns.push_back(first.columns().empty() ? static_cast<std::int32_t>(j)
+                                                  : first.columns()[static_cast<std::size_t>(j)]);
+    }
+    if (!ordered) columns.clear();
+    return stacked(all, same ? device_type(all[0]->view().dtype()) : DType::kBF16, columns);
   }
 
   void add_experts(const LayerWeights& w, CudaLayerWeights& to) {
@@ -232,7 +241,6 @@ struct CudaWeightsMaker {
 
 CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::optional<WeightPlacement> placement,
                               const ProgressFn& progress, std::optional<RankRange> head_rows) {
-  expect_device_types(model);
   CudaWeightsMaker maker{model.config(), stream, {}, {}};
   const WeightPlacement places = placement.value_or(first_layers(model.config().n_layers));
   CudaWeights& out = maker.out;
@@ -357,6 +365,12 @@ std::size_t CudaWeights::step_bytes() const {
   std::size_t n = vector_bytes_ + embedding_.bytes() / static_cast<std::size_t>(embedding_.n_out);
   for_each([&](const DeviceMatrix& m) { n += m.bytes(); });
   return n + step_expert_bytes();
+}
+
+bool CudaWeights::reorders_experts() const {
+  return std::any_of(layers_.begin(), layers_.end(), [](const CudaLayerWeights& w) {
+    return w.expert_gate_up.columns != nullptr || w.expert_down.columns != nullptr;
+  });
 }
 
 std::size_t CudaWeights::step_expert_bytes() const {

@@ -67,6 +67,8 @@ class CudaWeights {
     const CudaLayerWeights& w = layers_.front();
     return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
   }
+  // Whether columns of some experts are in another order.
+  bool reorders_experts() const;
   // Calls f with each matrix of the layers but for experts; for_each() with the head too.
   void for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const;
   void for_each(FunctionRef<void(const DeviceMatrix&)> f) const;

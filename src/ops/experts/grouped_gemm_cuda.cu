@@ -14,7 +14,8 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kWarpRows = 16;                 // of w
+constexpr int kWarpRows = 16;  // of w
+constexpr int kOctetRows = static_cast<int>(kOctet);
 constexpr int kStep = 32, kSteps = 4;         // columns; steps of a slab
 constexpr int kFewTiles = 1, kManyTiles = 4;  // of eight rows of x
 // With few rows of x a thread block's warps share 16 rows of w, a quarter of the columns each: reading is bound by
@@ -32,6 +33,10 @@ struct Args {
   const float* bias;
   void* y;
   SortedPairs pairs;
+  // Of a gated product: rows of gate, before as many of up (else 0); the limit; factors of rows of x, or null.
+  int half = 0;
+  float limit = 0;
+  const float* scales = nullptr;
 };
 
 __device__ __forceinline__ void store(const Args& a, int expert, int slot, int row, float value) {
@@ -42,6 +47,28 @@ __device__ __forceinline__ void store(const Args& a, int expert, int slot, int r
     static_cast<float*>(a.y)[at] = value;
   else
     static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(value);
+}
+
+__device__ __forceinline__ float gated(float gate, float up, float limit) {
+  if (limit == 0) return silu(gate) * up;
+  // Compared so that NaN stays.
+  const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+  return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);
+}
+
+// The product of a row of gate and of up, which one lane has.
+__device__ __forceinline__ void store_gated(const Args& a, int expert, int slot, int row, float gate, float up) {
+  if (row >= a.half) return;
+  if (a.scales != nullptr) {
+    const float scale = a.scales[a.pairs.order[slot] / a.n_used];
+    gate *= scale, up *= scale;
+  }
+  if (a.bias != nullptr) {
+    const float* bias = a.bias + static_cast<std::int64_t>(expert) * a.n_out + row;
+    gate += bias[0], up += bias[a.half];
+  }
+  static_cast<__nv_bfloat16*>(a.y)[static_cast<std::int64_t>(slot) * a.half + row] =
+      __float2bfloat16_rn(gated(gate, up, a.limit));
 }
 
 __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&low)[4], const std::uint32_t (&high)[4],
@@ -114,13 +141,20 @@ struct Slab {
   }
 };
 
+// The first rows of a warp's two octets: sixteen rows of the matrix from `row` on, or eight of gate and those of up.
+__device__ __forceinline__ int2 octet_rows(const Args& a, int row) {
+  const int last = (a.half > 0 ? a.half : a.n_out) - kOctetRows;
+  if (a.half > 0) return {min(row, last), a.half + min(row, last)};
+  return {min(row, last), min(row + kOctetRows, last)};
+}
+
 // One warp's rows from `row` on, of the matrix that begins at row `base`; of its slabs `begin`, `begin` + `by`, ...
 template <typename F, int kTiles>
 __device__ __forceinline__ void run_octets(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
                                            const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
-  const std::int64_t first = base / kOctet, last = a.n_out / kOctet - 1;
-  const std::byte* low = a.w + (first + min(static_cast<std::int64_t>(row / kOctet), last)) * a.octet_bytes;
-  const std::byte* high = a.w + (first + min(static_cast<std::int64_t>(row / kOctet + 1), last)) * a.octet_bytes;
+  const int2 rows = octet_rows(a, row);
+  const std::byte* low = a.w + (base + rows.x) / kOctet * a.octet_bytes;
+  const std::byte* high = a.w + (base + rows.y) / kOctet * a.octet_bytes;
 #pragma unroll 2
   for (int column = begin * kSteps * kStep; column < a.k; column += by * kSteps * kStep) {
     Slab<F> slab;
@@ -137,8 +171,8 @@ __device__ __forceinline__ void run_bf16(const Args& a, std::int64_t base, int r
                                          const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
   const auto* w = reinterpret_cast<const __nv_bfloat16*>(a.w);
   const int g = lane / 4, t = lane % 4;
-  const __nv_bfloat16 *low = w + (base + min(row + g, a.n_out - 1)) * a.k + 8 * t,
-                      *high = w + (base + min(row + g + 8, a.n_out - 1)) * a.k + 8 * t;
+  const int2 rows = octet_rows(a, row);
+  const __nv_bfloat16 *low = w + (base + rows.x + g) * a.k + 8 * t, *high = w + (base + rows.y + g) * a.k + 8 * t;
 #pragma unroll 4
   for (int column = begin * kStep; column < a.k; column += by * kStep) {
     const uint4 p = load_stream(low + column), q = load_stream(high + column);
@@ -152,6 +186,17 @@ __device__ __forceinline__ void run_bf16(const Args& a, std::int64_t base, int r
   }
 }
 
+// One warp's rows from `row` on.
+template <typename F, int kTiles>
+__device__ __forceinline__ void run_rows(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+                                         const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
+  if constexpr (F::kRowMajor) {
+    run_bf16(a, base, row, c, x, lane, begin, by);
+  } else {
+    run_octets<F>(a, base, row, c, x, lane, begin, by);
+  }
+}
+
 template <typename F, int kTiles>
 __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
   launch_dependents();
@@ -162,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   constexpr bool kShares = kTiles == kFewTiles;
   const int warp = threadIdx.x / kWarp, begin = kShares ? warp : 0, by = kShares ? kWarps : 1;
-  const int row = blockIdx.x * kBlockRows<kTiles> + (kShares ? 0 : warp * kWarpRows);
+  const int row = (blockIdx.x * kBlockRows<kTiles> + (kShares ? 0 : warp * kWarpRows)) / (a.half > 0 ? 2 : 1);
   const std::int64_t base = static_cast<std::int64_t>(expert) * a.n_out;
   const __nv_bfloat16* x[kTiles];
 #pragma unroll
@@ -172,11 +217,7 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
     x[i] = a.x + from * a.k;
   }
   float c[kTiles][4] = {};
-  if constexpr (F::kRowMajor) {
-    run_bf16(a, base, row, c, x, lane, begin, by);
-  } else {
-    run_octets<F>(a, base, row, c, x, lane, begin, by);
-  }
+  run_rows<F>(a, base, row, c, x, lane, begin, by);
   if constexpr (kShares) {
     __shared__ float4 sums[kWarps][kWarp];
     sums[warp][lane] = {c[0][0], c[0][1], c[0][2], c[0][3]};
@@ -190,29 +231,16 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int of_tile = 8 * i + 2 * t + j % 2;
-      if (of_tile < count) store(a, expert, first + of_tile, row + g + j / 2 * 8, c[i][j]);
+    for (int j = 0; j < 2; ++j) {
+      const int slot = first + 8 * i + 2 * t + j;
+      if (slot >= first + count) continue;
+      if (a.half > 0) {
+        store_gated(a, expert, slot, row + g, c[i][j], c[i][j + 2]);
+      } else {
+        store(a, expert, slot, row + g, c[i][j]);
+        store(a, expert, slot, row + g + kOctetRows, c[i][j + 2]);
+      }
     }
-}
-
-__device__ __forceinline__ float gated(float gate, float up, float limit) {
-  if (limit == 0) return silu(gate) * up;
-  // Compared so that NaN stays.
-  const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
-  return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);
-}
-
-__global__ void __launch_bounds__(256)
-    swiglu_kernel(const __nv_bfloat162* gate_up, std::int64_t total, int pairs, float limit, __nv_bfloat162* out) {
-  launch_dependents();
-  grid_dependency_wait();
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (at >= total) return;
-  const std::int64_t row = at / pairs, i = at % pairs;
-  const float2 g = __bfloat1622float2(gate_up[row * 2 * pairs + i]),
-               u = __bfloat1622float2(gate_up[(row * 2 + 1) * pairs + i]);
-  out[at] = __floats2bfloat162_rn(gated(g.x, u.x, limit), gated(g.y, u.y, limit));
 }
 
 constexpr int kCombineThreads = 256, kCombineWarps = kCombineThreads / kWarp;
@@ -252,12 +280,78 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineExperts
   a.sums[row] = sum;
 }
 
+constexpr int kOneWarps = 16, kOneThreads = kOneWarps * kWarp;
+
+// One row of x in each of its pairs: 16 rows of w a thread block, the warps divided among the pairs and then the columns.
+template <typename F>
+__global__ void __launch_bounds__(kOneThreads) combined_kernel(Args a, CombineExpertsCuda to) {
+  __shared__ float sums[kOneWarps][kWarpRows];
+  __shared__ int order[kMaxExpertsUsedCuda];  // of pairs, by expert
+  launch_dependents();
+  grid_dependency_wait();
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, tid = static_cast<int>(threadIdx.x);
+  const int row = blockIdx.x * kWarpRows, parts = kOneWarps / to.n_used, pair = warp / parts;
+  if (tid < to.n_used) {
+    int at = 0;
+    for (int i = 0; i < to.n_used; ++i) at += to.experts[i] < to.experts[tid] ? 1 : 0;
+    order[at] = tid;
+  }
+  if (pair < to.n_used) {
+    const __nv_bfloat16* const x[1] = {a.x + static_cast<std::int64_t>(to.slots[pair]) * a.k};
+    float c[1][4] = {};
+    run_rows<F>(a, static_cast<std::int64_t>(to.experts[pair]) * a.n_out, row, c, x, lane, warp % parts, parts);
+    if (lane % 4 == 0) sums[warp][lane / 4] = c[0][0], sums[warp][lane / 4 + kOctetRows] = c[0][2];
+  }
+  __syncthreads();
+  if (tid >= kWarpRows) return;
+  float square = 0;
+  if (row + tid < a.n_out) {
+    float v = to.residual[row + tid];
+    for (int i = 0; i < to.n_used; ++i) {
+      const int at = order[i];
+      float y = a.bias == nullptr ? 0.0f : a.bias[static_cast<std::int64_t>(to.experts[at]) * a.n_out + row + tid];
+      for (int part = 0; part < parts; ++part) y += sums[at * parts + part][tid];
+      v += to.shares[at] * y;
+    }
+    to.residual[row + tid] = v;
+    static_cast<__nv_bfloat16*>(to.x_next)[row + tid] = __float2bfloat16_rn(v * to.norm_weight[row + tid]);
+    square = v * v;
+  }
+  for (int d = kWarpRows / 2; d > 0; d /= 2) square += __shfl_xor_sync(0xffffu, square, d);
+  if (tid == 0) to.sums[blockIdx.x] = square;
+}
+
+Args args_of(const GroupedGemmCuda& g, const SortedPairs& pairs) {
+  return {.x = static_cast<const __nv_bfloat16*>(g.x),
+          .by_slot = g.by_slot,
+          .y_f32 = g.y_f32,
+          .n_used = g.n_used,
+          .k = static_cast<int>(g.w.n_in),
+          .n_out = static_cast<int>(g.w.n_out / g.n_experts),
+          .w = g.w.values,
+          .octet_bytes = is_quantised(g.w.dtype) ? static_cast<std::int64_t>(g.w.octet_bytes()) : 0,
+          .bias = g.bias,
+          .y = g.y,
+          .pairs = pairs};
+}
+
+template <typename Function>
+void with_any_format(DType dtype, const Function& f) {
+  is_quantised(dtype) ? with_format(dtype, f) : f(Bf16Format{});
+}
+
 template <int kTiles>
-void launch_grouped(const GroupedGemmCuda& g, const Args& args, dim3 grid, const CudaContext& context) {
-  const auto run = [&]<typename F>(F) {
+void launch_grouped(const GroupedGemmCuda& g, const Args& args, const CudaContext& context) {
+  const int block = kBlockRows<kTiles>;
+  const dim3 grid((args.n_out + block - 1) / block, most_tiles(g.n_pairs, g.n_experts, args.pairs.tile_rows));
+  with_any_format(g.w.dtype, [&]<typename F>(F) {
     launch(context, "grouped_gemm", grouped_kernel<F, kTiles>, grid, dim3(kThreads), 0, args);
-  };
-  is_quantised(g.w.dtype) ? with_format(g.w.dtype, run) : run(Bf16Format{});
+  });
+}
+
+void launch_grouped(const GroupedGemmCuda& g, const Args& args, const CudaContext& context) {
+  args.pairs.tile_rows == 8 * kFewTiles ? launch_grouped<kFewTiles>(g, args, context)
+                                        : launch_grouped<kManyTiles>(g, args, context);
 }
 
 }  // namespace
@@ -267,33 +361,29 @@ std::int32_t expert_tile_rows(std::int32_t n_pairs, std::int32_t n_experts) {
 }
 
 void grouped_gemm_cuda(const GroupedGemmCuda& g, const SortedPairs& pairs, const CudaContext& context) {
-  const int n_out = static_cast<int>(g.w.n_out / g.n_experts);
-  const Args args{.x = static_cast<const __nv_bfloat16*>(g.x),
-                  .by_slot = g.by_slot,
-                  .y_f32 = g.y_f32,
-                  .n_used = g.n_used,
-                  .k = static_cast<int>(g.w.n_in),
-                  .n_out = n_out,
-                  .w = g.w.values,
-                  .octet_bytes = is_quantised(g.w.dtype) ? static_cast<std::int64_t>(g.w.octet_bytes()) : 0,
-                  .bias = g.bias,
-                  .y = g.y,
-                  .pairs = pairs};
-  const int block = pairs.tile_rows == 8 * kFewTiles ? kBlockRows<kFewTiles> : kBlockRows<kManyTiles>;
-  const dim3 grid((n_out + block - 1) / block, most_tiles(g.n_pairs, g.n_experts, pairs.tile_rows));
-  pairs.tile_rows == 8 * kFewTiles ? launch_grouped<kFewTiles>(g, args, grid, context)
-                                   : launch_grouped<kManyTiles>(g, args, grid, context);
+  launch_grouped(g, args_of(g, pairs), context);
 }
 
-void expert_swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, float limit, void* out,
-                        const CudaContext& context) {
-  const std::int64_t total = std::int64_t{n} * (ffn / 2);
-  launch(context, "expert_swiglu", swiglu_kernel, dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0,
-         static_cast<const __nv_bfloat162*>(gate_up), total, ffn / 2, limit, static_cast<__nv_bfloat162*>(out));
+void grouped_swiglu_cuda(const GroupedGemmCuda& g, const float* scales, float limit, const SortedPairs& pairs,
+                         const CudaContext& context) {
+  Args args = args_of(g, pairs);
+  args.half = args.n_out / 2, args.limit = limit, args.scales = scales;
+  launch_grouped(g, args, context);
 }
 
 void combine_experts_cuda(const CombineExpertsCuda& c, std::int32_t n, const CudaContext& context) {
   launch(context, "combine_experts", combine_kernel, dim3(static_cast<unsigned>(n)), dim3(kCombineThreads), 0, c);
+}
+
+std::int32_t combined_parts(std::int32_t hidden) {
+  return (hidden + kWarpRows - 1) / kWarpRows;
+}
+
+void grouped_gemm_combined_cuda(const GroupedGemmCuda& g, const CombineExpertsCuda& c, const CudaContext& context) {
+  const dim3 grid(static_cast<unsigned>(combined_parts(c.hidden)));
+  with_any_format(g.w.dtype, [&]<typename F>(F) {
+    launch(context, "grouped_gemm_combined", combined_kernel<F>, grid, dim3(kOneThreads), 0, args_of(g, {}), c);
+  });
 }
 
 }  // namespace mneme

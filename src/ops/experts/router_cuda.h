@@ -20,6 +20,15 @@ struct RouterCuda {
   bool normalise = true;  // the shares of a row's experts sum to 1
 };
 
+// What routing leaves, and its scratch.
+struct RoutedRows {
+  float* logits = nullptr;          // [n, n_experts]
+  std::int32_t* experts = nullptr;  // [n, n_used] by descending logit
+  float* shares = nullptr;          // [n, n_used]
+  float* scales = nullptr;          // [n]: 1 / RMS of a row, of few rows alone
+  std::int32_t* arrived = nullptr;  // one, zero before the first call; of few rows alone
+};
+
 // Rows' experts by descending logit, and their shares.
 //   x [n, hidden] f32, before the norm; logits [n, n_experts] f32: scratch
 //   experts, shares [n, n_used] i32, f32 out
@@ -42,5 +51,13 @@ std::int32_t most_tiles(std::int32_t n_pairs, std::int32_t n_experts, std::int32
 //   experts [n_pairs] i32
 void sort_pairs_cuda(const std::int32_t* experts, std::int32_t n_pairs, std::int32_t n_experts,
                      const SortedPairs& sorted, const CudaContext& context);
+
+// The same of few rows in one launch: route_cuda(), sort_pairs_cuda() in tiles of 8, and the scales of the rows' norms.
+// Logits differ from route_cuda()'s by rounding.
+inline constexpr std::int32_t kFewRoutedRows = 8, kFewRoutedExperts = 256;
+//   n_sorted: experts from sorted.first_expert on.   Requires  n <= kFewRoutedRows, n_experts <= kFewRoutedExperts,
+//   hidden a multiple of 4, sorted.tile_rows = 8
+void route_few_cuda(const RouterCuda& router, const float* x, std::int32_t n, std::int32_t n_sorted,
+                    const RoutedRows& out, const SortedPairs& sorted, const CudaContext& context);
 
 }  // namespace mneme

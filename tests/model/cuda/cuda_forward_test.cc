@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <numeric>
 #include <string_view>
 
@@ -116,6 +117,39 @@ TEST_F(CudaForwardTest, ColumnsMayBeInAnotherOrder) {
     reordered->reorder(block + "ffn_down.weight", order(config.ffn));
   }
   const auto model = Model::load(std::move(reordered), {}, cpu);
+  expect_the_cpus_logits(*model, cpu);
+}
+
+// Experts' columns in another order: each expert its own, one as they are; in the last layer one has different orders of gate
+// and up.
+TEST_F(CudaForwardTest, ExpertsColumnsMayBeInAnotherOrder) {
+  ModelConfig config = cuda_config(Architecture::kQwen3Moe, 8, 2, 64);
+  config.experts.n_used = config.experts.n;
+  auto reordered = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
+  reordered->fill(3);
+  reordered->unstack_experts();
+  std::deque<std::vector<std::int32_t>> orders;
+  Rng rng(8);
+  const auto order = [&](std::int64_t n) {
+    std::vector<std::int32_t>& columns = orders.emplace_back(static_cast<std::size_t>(n));
+    std::iota(columns.begin(), columns.end(), 0);
+    for (std::size_t i = columns.size() - 1; i > 0; --i) std::swap(columns[i], columns[rng.below(i + 1)]);
+    return std::span<const std::int32_t>(columns);
+  };
+  for (std::int64_t layer = 0; layer < config.n_layers; ++layer)
+    for (std::int64_t e = 0; e < config.experts.n; ++e) {
+      const auto name = [&](const char* matrix) {
+        return "blk." + std::to_string(layer) + "." + matrix + "." + std::to_string(e) + ".weight";
+      };
+      for (const char* matrix : {"ffn_gate", "ffn_up", "ffn_down"}) reordered->quantise(name(matrix), DType::kQ4_0);
+      if (e == 1) continue;
+      const auto gate = order(config.hidden);
+      reordered->reorder(name("ffn_gate"), gate);
+      reordered->reorder(name("ffn_up"), layer == 2 && e == 0 ? order(config.hidden) : gate);
+      reordered->reorder(name("ffn_down"), order(config.experts.ffn));
+    }
+  const auto model = Model::load(std::move(reordered), {}, cpu);
+  ASSERT_FALSE(model->layers()[0].experts[0].down.columns().empty());
   expect_the_cpus_logits(*model, cpu);
 }
 

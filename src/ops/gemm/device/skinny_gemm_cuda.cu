@@ -45,7 +45,8 @@ constexpr int kBlocksEach = 2;               // thread blocks per SM: 5 % faster
 constexpr int kPieceBytes = 1024, kChunkBytes = 64, kWarpChunks = kPieceBytes / kChunkBytes / kWarps;
 constexpr int kHalfRows = kTileRows / 2;
 constexpr int kTileSums = kColumns * kTileRows;
-// Rows of x from which on wgmma is faster where the device has it: 17 with weights that have minima, else 33.
+// Rows of x from which on wgmma is faster where the device has it: 17 with weights that have minima or a scale for 64
+// columns, else 33.
 constexpr int kWgmmaRowsMinima = 17, kWgmmaRows = 33;
 
 constexpr int kStages = 5;
@@ -314,7 +315,7 @@ bool streams_bf16(const DeviceMatrix& w, std::int32_t m) {
 const WgmmaGemm* wgmma_for(DType weights, const SkinnyProblem& p) {
   int from = kWgmmaRows;
   with_format(weights, [&](auto format) {
-    if (decltype(format)::kMinimum) from = kWgmmaRowsMinima;
+    if (decltype(format)::kMinimum || decltype(format)::kScale == Scale::kFloat64) from = kWgmmaRowsMinima;
   });
   if (p.m < from || p.permuted == nullptr) return nullptr;
   const WgmmaGemm* wgmma = Backend<WgmmaGemm>::find();

@@ -181,10 +181,22 @@ struct Codes {
   __device__ __forceinline__ void unpack_raw(std::uint32_t (&out)[4]) const;
 };
 
-// A byte to a bf16 whose high byte it is in `v` (two of them): the sign and seven bits of e4m3, times 2^-120.
-__device__ __forceinline__ std::uint32_t bf16_of_fp8(std::uint32_t v) {
-  constexpr std::uint32_t kUp = 0x7b807b80u;  // 2^120
-  const std::uint32_t bits = and_or(v, 0x80008000u, (v >> 4) & 0x07f007f0u);
+// e4m3. A word has four codes s eeee mmm, 0 and 1 (2 and 3) in its low and high halves: the even pair's where a bf16 has
+// them, the odd pair's in the bits between, so that either is unpacked by shifts of whole words.
+//
+//   bit    15  14 13 12  11  10 9 8 7 6 5 4  3 2 1 0
+//   even   s                  e e e e m m m
+//   odd        e  e  e   s                   e m m m
+__device__ __forceinline__ std::uint32_t pack_fp8(std::uint32_t code, int i) {
+  const std::uint32_t sign = code >> 7, rest = code & 127;
+  const std::uint32_t half = i < 2 ? sign << 15 | rest << 4 : sign << 11 | (rest >> 4) << 12 | (rest & 15);
+  return half << (16 * (i % 2));
+}
+template <int kPair>
+__device__ __forceinline__ std::uint32_t bf16_of_fp8(std::uint32_t word) {
+  constexpr std::uint32_t kUp = 0x7b807b80u;  // 2^120: bf16's bias less e4m3's
+  const std::uint32_t bits =
+      kPair % 2 == 0 ? word & 0x87f087f0u : and_or(word << 4, 0x80f080f0u, (word >> 4) & 0x07000700u);
   const __nv_bfloat162 scaled =
       __hmul2(reinterpret_cast<const __nv_bfloat162&>(bits), reinterpret_cast<const __nv_bfloat162&>(kUp));
   return reinterpret_cast<const std::uint32_t&>(scaled);
@@ -195,11 +207,11 @@ template <int kStep, int kPair>
 __device__ __forceinline__ std::uint32_t Codes<F>::pair() const {
   constexpr std::uint32_t kZero = kBf16_128 + F::kOffset * 0x00010001u;
   if constexpr (F::kCode == Code::k8) {
-    // 128 + the low seven bits, minus 256 or 128 by the sign.
-    const std::uint32_t v = __byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x4140 : 0x4342);
+    // 128 + the low seven bits, minus 256 or 128 by the sign. The even pair's codes are low bytes of the word's halves.
+    const std::uint32_t word = main[2 * kStep + kPair / 2], v = kPair % 2 == 0 ? word : word >> 8;
     return subtract_bf16(and_or(v, 0x007f007fu, kBf16_128), and_or(v, 0x00800080u, kBf16_128));
   } else if constexpr (F::kCode == Code::kFp8) {
-    return bf16_of_fp8(__byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x1404 : 0x3424));
+    return bf16_of_fp8<kPair>(main[2 * kStep + kPair / 2]);
   } else {
     return subtract_bf16(raw_pair<kStep, kPair>(), kZero);
   }

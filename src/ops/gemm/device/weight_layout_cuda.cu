@@ -178,8 +178,10 @@ __global__ void repack(RepackRows r) {
         if (block >= n_blocks) continue;
         const auto code = static_cast<std::uint32_t>(code_of(blocks[block], column % kBlockValues<Block>));
         const int two = step % 2 * 8 + e / 2 * 2 + e % 2 * 16, one = step * 4 + e / 2 + e % 2 * 16;
-        if constexpr (F::kMainWords == 8) {
-          words[2 * step + e / 4] |= code << (8 * (e % 4));
+        if constexpr (F::kCode == Code::kFp8) {
+          words[2 * step + e / 4] |= pack_fp8(code, e % 4);
+        } else if constexpr (F::kMainWords == 8) {
+          words[2 * step + e / 4] |= code << (e % 4 / 2 * 8 + e % 2 * 16);
         } else if constexpr (F::kMainWords == 2) {
           words[step / 2] |= (code & 3) << two;
           above[0] |= code >> 2 << one;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "src/ops/gemm/device/skinny_launch.cuh"
 #include "src/ops/gemm/device/wgmma/permuted_x.cuh"
@@ -19,7 +20,10 @@ namespace mneme::cuda {
 
 template <typename F, int kColumns_>
 struct WgmmaShape {
-  using X = PermutedX<F::kPer16, F::kMinimum, kColumns_>;
+  // Minima times sums of x: of 256 columns at once by mma, eight groups, where a chunk has so many; else in f32.
+  static constexpr bool kMinimaByMma = F::kScale == Scale::kSuperMin32;
+  static constexpr SumsOfX kSums = kMinimaByMma ? SumsOfX::kSplit : F::kMinimum ? SumsOfX::kFloat : SumsOfX::kNone;
+  using X = PermutedX<F::kPer16, kSums, kColumns_>;
   static constexpr int kBlocks = kColumns_ > 32 ? 1 : 2;  // thread blocks per SM
   static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
   static constexpr int kColumns = kColumns_, kLaneSums = kColumns / 2;
@@ -34,6 +38,12 @@ struct WgmmaShape {
   static constexpr int kStageBytes = (kXBytes + kOctets * kOctetBytes + 127) / 128 * 128;
   static constexpr int kSumParts = 1, kSumStride = kRows + 4, kSumFloats = kColumns * kSumStride;
   static constexpr bool kRaw = false;
+  // Steps of 32 columns whose sums are scaled at once, and such groups of a slab. Beside mma of 64 rows, scaling costs as
+  // many cycles as unpacking.
+  static constexpr int kGroupSteps = F::kScale == Scale::kFloat64 ? 2 : 1;
+  static constexpr int kGroups = F::kPer16 ? 8 : 4 / kGroupSteps;
+  static_assert(kSums != SumsOfX::kFloat || kGroups == X::kGroups);
+  static_assert(!kMinimaByMma || (F::kSlabs == 2 && kStageSlabs == 2 && kGroups == 4));
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -76,11 +86,24 @@ struct WgmmaRows {
       scales_[i].load(chunk.at(F::kSlabs * F::kSlabBytes), slab % F::kSlabs, lane / 4);
     }
     const std::uint64_t operand = wgmma_operand(x, S::X::kK8Bytes);
-    group<0>(operand, x), group<1>(operand, x), group<2>(operand, x), group<3>(operand, x);
-    if constexpr (F::kPer16) group<4>(operand, x), group<5>(operand, x), group<6>(operand, x), group<7>(operand, x);
+    [&]<int... kGroup>(std::integer_sequence<int, kGroup...>) {
+      (group<kGroup>(operand, x), ...);
+    }
+    (std::make_integer_sequence<int, S::kGroups>());
+    const bool minima = S::kMinimaByMma && slab == F::kSlabs - 1;
+    if (minima) {
+      enqueue_minima(weights, x - slab * S::X::kSlabBytes);
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    hold(part_[(S::kGroups - 1) % 2]);
+    add_group<S::kGroups - 1>(x);
+    if (!minima) return;
     wgmma_wait<0>();
-    hold(part_[(S::X::kGroups - 1) % 2]);
-    add_group<S::X::kGroups - 1>(x);
+    hold(part_[S::kGroups % 2]);
+#pragma unroll
+    for (int i = 0; i < S::kLaneSums; ++i) c[i] += part_[S::kGroups % 2][i];
   }
 
   // Stores the warp's sums, and begins again. mine: of its first row.
@@ -96,21 +119,36 @@ struct WgmmaRows {
  private:
   Codes<F> codes_[2];
   Scales<F> scales_[2];
-  std::uint32_t a_[2][2][4];
+  std::uint32_t a_[2 * S::kGroupSteps][2][4];  // by step: a group's and those before, which mma still read
   float part_[2][S::kLaneSums] = {};
+
+  // Unpacks a step's weights, both of its k16.
+  template <int kStep>
+  __device__ __forceinline__ void unpack() {
+    operands<kStep, S, F>(codes_[0], codes_[1], a_[kStep % (2 * S::kGroupSteps)]);
+  }
+  template <int kStep, int kHalf>
+  __device__ __forceinline__ void enqueue(float (&part)[S::kLaneSums], std::uint64_t operand, int add) {
+    constexpr std::uint64_t kAt = (kStep * S::X::kStepBytes + kHalf * 2 * S::X::kK8Bytes) >> 4;
+    wgmma(part, a_[kStep % (2 * S::kGroupSteps)][kHalf], operand + kAt, add);
+  }
 
   // Enqueues the mma of a group of columns, and scales the sums of the group before.
   template <int kGroup>
   __device__ __forceinline__ void group(std::uint64_t operand, std::uint32_t x) {
-    constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup, kHalf = F::kPer16 ? kGroup % 2 : 0;
-    constexpr std::uint64_t kAt = (kStep * S::X::kStepBytes + kHalf * 2 * S::X::kK8Bytes) >> 4,
-                            kSecond = 2 * S::X::kK8Bytes >> 4;
-    if constexpr (kHalf == 0) operands<kStep, S, F>(codes_[0], codes_[1], a_[kStep % 2]);
+    constexpr int kFirst = F::kPer16 ? kGroup / 2 : kGroup * S::kGroupSteps;
+    if constexpr (!F::kPer16 || kGroup % 2 == 0) unpack<kFirst>();
+    if constexpr (S::kGroupSteps == 2) unpack<kFirst + 1>();
     float(&part)[S::kLaneSums] = part_[kGroup % 2];
     hold(part);
     wgmma_fence();
-    wgmma(part, a_[kStep % 2][kHalf], operand + kAt, 0);
-    if constexpr (!F::kPer16) wgmma(part, a_[kStep % 2][1], operand + kAt + kSecond, 1);
+    if constexpr (F::kPer16) {
+      enqueue<kFirst, kGroup % 2>(part, operand, 0);
+    } else {
+      enqueue<kFirst, 0>(part, operand, 0), enqueue<kFirst, 1>(part, operand, 1);
+    }
+    if constexpr (S::kGroupSteps == 2)
+      enqueue<kFirst + 1, 0>(part, operand, 1), enqueue<kFirst + 1, 1>(part, operand, 1);
     wgmma_commit();
     if constexpr (kGroup > 0) {
       wgmma_wait<1>();
@@ -118,14 +156,44 @@ struct WgmmaRows {
       add_group<kGroup - 1>(x);
     }
   }
+  // Enqueues the minima of the chunk's eight groups times the sums of x. A minimum, of seventeen bits, is two bf16, a sum
+  // three: with a b c = the sum, (high high)(a b) + (low low)(a b) + (high low)(c c). weights: of the warp's octets; x: of the
+  // chunk's first slab.
+  __device__ __forceinline__ void enqueue_minima(std::uint32_t weights, std::uint32_t x) {
+    if constexpr (S::kMinimaByMma) {
+      const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+      std::uint32_t high[2], low[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const SharedWords chunk{weights + i * S::kOctetBytes};
+        const std::uint32_t word =
+            chunk.at(F::kSlabs * F::kSlabBytes).at(96 + t / 2 * 32 + g * 4).one() >> (16 * (t % 2));
+        const float first = -times_byte<0>(scales_[i].dmin, word), second = -times_byte<1>(scales_[i].dmin, word);
+        const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+        const float2 taken = __bfloat1622float2(both);
+        const __nv_bfloat162 rest = __floats2bfloat162_rn(first - taken.x, second - taken.y);
+        high[i] = reinterpret_cast<const std::uint32_t&>(both), low[i] = reinterpret_cast<const std::uint32_t&>(rest);
+      }
+      const std::uint32_t twice_high[4] = {high[0], high[1], high[0], high[1]},
+                          twice_low[4] = {low[0], low[1], low[0], low[1]}, each[4] = {high[0], high[1], low[0], low[1]};
+      const std::uint64_t sums = wgmma_operand(x + S::X::kXBytes, S::X::kK8Bytes);
+      float(&part)[S::kLaneSums] = part_[S::kGroups % 2];
+      hold(part);
+      wgmma_fence();
+      wgmma(part, twice_high, sums, 0);
+      wgmma(part, twice_low, sums, 1);
+      wgmma(part, each, sums + (S::X::kSlabBytes >> 4), 1);
+      wgmma_commit();
+    }
+  }
   template <int kGroup>
   __device__ __forceinline__ void add_group(std::uint32_t x) {
-    constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup, kHalf = F::kPer16 ? kGroup % 2 : 0;
+    constexpr int kStep = F::kPer16 ? kGroup / 2 : kGroup * S::kGroupSteps, kHalf = F::kPer16 ? kGroup % 2 : 0;
     const float(&part)[S::kLaneSums] = part_[kGroup % 2];
     const float low = scales_[0].template scale<kStep, kHalf>(), high = scales_[1].template scale<kStep, kHalf>();
 #pragma unroll
     for (int i = 0; i < S::kLaneSums; ++i) c[i] += (i % 4 < 2 ? low : high) * part[i];
-    if constexpr (F::kMinimum) {
+    if constexpr (F::kMinimum && !S::kMinimaByMma) {
       const float low_min = scales_[0].template minimum<kStep, kHalf>(),
                   high_min = scales_[1].template minimum<kStep, kHalf>();
       const SharedWords sums{x + S::X::kXBytes + kGroup * S::kColumns * 4 + threadIdx.x % 4 * 8};
@@ -245,7 +313,7 @@ void launch_wgmma_rows(SkinnyProblem p, const CudaContext& context) {
   p.stages = std::min(kMaxStages, (shared_per_block(S::kBlocks) - kSums) / S::kStageBytes);
   p.pieces = (p.k + columns - 1) / columns;
   const int steps = p.pieces * columns / kStepColumns, threads = steps * kColumns;
-  launch(context, "permute_x", permute_x_kernel<F::kPer16, F::kMinimum, kColumns>,
+  launch(context, "permute_x", permute_x_kernel<F::kPer16, S::kSums, kColumns>,
          dim3(static_cast<unsigned>((threads + 255) / 256)), dim3(256), 0, p.x, p.m, p.k, steps, p.permuted);
 
   const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
