@@ -133,6 +133,7 @@ class CudaAttention {
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
   std::int32_t kind_of_step() const;
   void fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const;
+  void prepare_rows(const CudaRowArrays& host, const Stream& stream);
   void count_stored(const CudaRetrieval::Row& row) const;
   void take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
                     const Stream& stream);
