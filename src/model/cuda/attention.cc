@@ -103,7 +103,7 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .recall_blocks = options_.recall_blocks,
                                              .turnover = options_.turnover,
                                              .correction = options_.correction,
-                                             .recall_by = options_.recall_by,
+                                             .recall_form = options_.recall_form,
                                              .delay_us = options_.delay_us,
                                              .rope = &model_.rope()}};
   if (!retrievals_.prepare(setup, stream)) return;
@@ -363,10 +363,10 @@ void CudaAttention::join(const Stream& stream) {
   follow(stream, fetched_, fetch_stream_);
 }
 
-void CudaAttention::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
-  if (options_.recall_by != recall_by) ++generation_;
-  options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
-  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, recall_by);
+void CudaAttention::inject_outcomes(float turnover, float correction, const RecallForm& form) {
+  if (options_.recall_form != form) ++generation_;
+  options_.turnover = turnover, options_.correction = correction, options_.recall_form = form;
+  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, form);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {

@@ -71,7 +71,7 @@ class CudaAttention {
   // Bytes that prepare() allocates, and the maximum that sequences may need in addition.
   std::int64_t reserved_device_bytes(const KvShape& shape) const;
   void set_store(KvStore store) { options_.store = store; }
-  void inject_outcomes(float turnover, float correction, RecallBy recall_by);
+  void inject_outcomes(float turnover, float correction, const RecallForm& form);
   // Whether a step can be captured as a graph: no part of it waits for the host.
   bool in_graph() const;
   bool ready() const { return tables_.has_value(); }
