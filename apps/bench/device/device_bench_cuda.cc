@@ -323,12 +323,13 @@ BenchResult CudaBench::decode(const BenchCase& c) {
     result.cost += dense_cost(b.model->config(), b.weights, b.kv, s.caches[0].length() - 1, 1, c.batch, true);
   }
   result.step = quantiles_of(seconds);
+  const MethodReads read = s.reads().since(before);
   if (o.phases) b.measure_phases(result, s);
   result.operations[static_cast<std::size_t>(Op::kProducts)] = device_seconds / o.steps;
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);
   result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
-  if (c.plan != nullptr) b.count_method(result, s.reads().since(before), c);
+  if (c.plan != nullptr) b.count_method(result, read, c);
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
   b.finish(result, s, result.step.median);
