@@ -1,6 +1,7 @@
 // One warp per group. Lane l has the channels whose bits are bit l of a code's words, one word for each t, so that a
 // ballot gives a word.
 #include "src/kv/kv_codes.cuh"
+#include "src/selection/index/entry_tokens.cuh"
 #include "src/selection/index/one_bit_cuda.cuh"
 #include "src/selection/index/one_bit_cuda.h"
 
@@ -122,32 +123,16 @@ __device__ void build_group(const KvSlots& slots, const KeyAt& key_at, std::byte
   group.write_codes(codes);
 }
 
-struct BuildArgs {
-  KvSlots s;
-  KvTables keys;
-  BuildEntries b;
-};
-
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2) build_kernel(BuildArgs p) {
   const int kv_head = blockIdx.y, group = p.b.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (group >= p.b.stop) return;
-  const std::int64_t index = slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head);
+  const std::int64_t index = p.index(kv_head);
   const int first = group * p.s.group_tokens;
   build_group<T, kDim>(
-      p.s,
-      [&](int i) {
-        const std::int32_t token = unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, first + i);
-        return p.keys.base + token * token_bytes(p.s);
-      },
-      levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+      p.s, [&](int i) { return p.token(kv_head, first + i); }, levels_of(p.s, index, group),
+      codes_of(p.s, index, first / kKvPageTokens));
 }
-
-struct CloseArgs {
-  KvSlots s;
-  KvTables pages;
-  CloseEntries c;
-};
 
 // One warp per (row, layer, KV head).
 template <typename T, int kDim>
@@ -155,21 +140,11 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   grid_dependency_wait();
   const int heads = p.s.n_kv_heads, layers = p.c.stop - p.c.first;
   const int item = blockIdx.x * kWarps + threadIdx.x / kWarp, row = item / (layers * heads);
-  if (row >= p.c.rows.n) return;
-  const int seq_slot = p.c.rows.seq_slots[row], length = p.c.rows.lengths[row];
-  if (seq_slot < 0 || length % p.s.group_tokens != 0) return;
-  const int layer = p.c.first + item / heads % layers, kv_head = item % heads;
-  const std::int64_t index = slot_index(p.s, layer, seq_slot, kv_head);
-  const int group = length / p.s.group_tokens - 1, first = group * p.s.group_tokens;
-  const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
+  if (row >= p.c.rows.n || !ClosedEntry::is_closed(p, row, p.s.group_tokens)) return;
+  const ClosedEntry e(p, row, p.c.first + item / heads % layers, item % heads, p.s.group_tokens);
   build_group<T, kDim>(
-      p.s,
-      [&](int i) {
-        if (p.s.n_slots > 0) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
-        const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], seq_slot, kv_head, first + i);
-        return p.pages.base + token * token_bytes(p.s);
-      },
-      levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+      p.s, [&](int i) { return e.token(i); }, levels_of(p.s, e.index, e.first / p.s.group_tokens),
+      codes_of(p.s, e.index, e.first / kKvPageTokens));
 }
 
 }  // namespace
