@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/bench/device/host_recall_cuda.h"
 #include "apps/bench/sequences.h"
 #include "src/base/backend.h"
 #include "src/base/check.h"
@@ -155,8 +156,8 @@ BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
          c.plan->recipe.name);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
-  const auto recall_by = static_cast<RecallBy>(recall);  // in that order
-  const bool by_head = c.correction >= 0 || by_host(recall_by);
+  const RecallForm form = recall_form(static_cast<RecallBy>(recall));  // in that order
+  const bool by_head = c.correction >= 0 || form.by_host != nullptr;
   if (by_head && c.plan != nullptr && (c.plan->layer_selection || c.plan->remote_position))
     fail(ErrorKind::kOption, "--correction and --recall are for what KV heads select; {} selects by layer",
          c.plan->recipe.name);
@@ -165,7 +166,7 @@ BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
        std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
     fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index selects; {} has none",
          c.plan->recipe.name);
-  forward->inject_outcomes(c.turnover, c.correction, recall_by);
+  forward->inject_outcomes(c.turnover, c.correction, form);
   BenchSequences s;
   s.make(*pool, c);
   return s;
@@ -322,12 +323,13 @@ BenchResult CudaBench::decode(const BenchCase& c) {
     result.cost += dense_cost(b.model->config(), b.weights, b.kv, s.caches[0].length() - 1, 1, c.batch, true);
   }
   result.step = quantiles_of(seconds);
+  const MethodReads read = s.reads().since(before);
   if (o.phases) b.measure_phases(result, s);
   result.operations[static_cast<std::size_t>(Op::kProducts)] = device_seconds / o.steps;
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);
   result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
-  if (c.plan != nullptr) b.count_method(result, s.reads().since(before), c);
+  if (c.plan != nullptr) b.count_method(result, read, c);
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
   b.finish(result, s, result.step.median);

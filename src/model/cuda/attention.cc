@@ -103,7 +103,7 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .recall_blocks = options_.recall_blocks,
                                              .turnover = options_.turnover,
                                              .correction = options_.correction,
-                                             .recall_by = options_.recall_by,
+                                             .recall_form = options_.recall_form,
                                              .delay_us = options_.delay_us,
                                              .rope = &model_.rope()}};
   if (!retrievals_.prepare(setup, stream)) return;
@@ -184,6 +184,32 @@ void CudaAttention::settle(std::span<const SequenceRows> sequences) {
   }
 }
 
+// Prepares what every sequence's rows run and writes their arrays; then sends what the step needs to the device.
+void CudaAttention::prepare_rows(const CudaRowArrays& host, const Stream& stream) {
+  for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    Span& s = spans_[i];
+    s.slot = slots_[i];
+    CudaRetrieval::Row method{
+        .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
+    if (s.decodes) {
+      s.retrieval->prepare(method, tables_->tables(), stream);
+      method_rows_[number_of(*s.retrieval)].push_back(method);
+      // The audit's memory is of one shape: of a step's rows those with the first one's state.
+      if (!audit_->any()) audited_ = s.retrieval;
+      if (audited_ == s.retrieval) audit_->add({.method = method, .row = s.first_row});
+    } else if (s.prompt >= 0) {
+      s.retrieval->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
+    }
+    fill_rows(s, method, host);
+  }
+  for (std::size_t r = 0; r < method_rows_.size(); ++r)
+    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
+  if (audit_->any()) audit_->prepare(*audited_);
+  if (windows_) windows_->send(stream);
+  if (host_ && host_->any()) host_->start();
+}
+
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
   settle(sequences);
   spans_.clear();
@@ -220,28 +246,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   if (ragged_) tables_->take_masks(stream);
   tables_->assign_slots(caches_, stream, slots_);
   mass_observer_->start(slots_, *tables_, stream);
-  for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
-  for (std::size_t i = 0; i < spans_.size(); ++i) {
-    Span& s = spans_[i];
-    s.slot = slots_[i];
-    CudaRetrieval::Row method{
-        .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
-    if (s.decodes) {
-      s.retrieval->prepare(method, tables_->tables(), stream);
-      method_rows_[number_of(*s.retrieval)].push_back(method);
-      // The audit's memory is of one shape: of a step's rows those with the first one's state.
-      if (!audit_->any()) audited_ = s.retrieval;
-      if (audited_ == s.retrieval) audit_->add({.method = method, .row = s.first_row});
-    } else if (s.prompt >= 0) {
-      s.retrieval->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
-    }
-    fill_rows(s, method, host);
-  }
-  for (std::size_t r = 0; r < method_rows_.size(); ++r)
-    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
-  if (audit_->any()) audit_->prepare(*audited_);
-  if (windows_) windows_->send(stream);
-  if (host_ && host_->any()) host_->start();
+  prepare_rows(host, stream);
   kind_ = kind_of_step();
   const auto alike = [&](const Span& s) {
     return !s.by_host && s.decodes == spans_.front().decodes && s.retrieval == spans_.front().retrieval;
@@ -358,10 +363,10 @@ void CudaAttention::join(const Stream& stream) {
   follow(stream, fetched_, fetch_stream_);
 }
 
-void CudaAttention::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
-  if (options_.recall_by != recall_by) ++generation_;
-  options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
-  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, recall_by);
+void CudaAttention::inject_outcomes(float turnover, float correction, const RecallForm& form) {
+  if (options_.recall_form != form) ++generation_;
+  options_.turnover = turnover, options_.correction = correction, options_.recall_form = form;
+  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, form);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {

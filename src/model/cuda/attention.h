@@ -71,7 +71,7 @@ class CudaAttention {
   // Bytes that prepare() allocates, and the maximum that sequences may need in addition.
   std::int64_t reserved_device_bytes(const KvShape& shape) const;
   void set_store(KvStore store) { options_.store = store; }
-  void inject_outcomes(float turnover, float correction, RecallBy recall_by);
+  void inject_outcomes(float turnover, float correction, const RecallForm& form);
   // Whether a step can be captured as a graph: no part of it waits for the host.
   bool in_graph() const;
   bool ready() const { return tables_.has_value(); }
@@ -133,6 +133,7 @@ class CudaAttention {
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
   std::int32_t kind_of_step() const;
   void fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const;
+  void prepare_rows(const CudaRowArrays& host, const Stream& stream);
   void count_stored(const CudaRetrieval::Row& row) const;
   void take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
                     const Stream& stream);

@@ -44,6 +44,23 @@ std::int32_t skinny_rows(const CudaWeights& weights) {
   return rows;
 }
 
+// The widest of a model's matrices.
+struct Widest {
+  std::int64_t input;
+  std::size_t converted = 0;  // elements of those that become bf16 for a GEMM with many rows; the head has few
+  std::size_t reordered = 0;  // columns of those whose columns are in another order
+};
+Widest widest_of(const CudaWeights& weights) {
+  Widest widest{.input = weights.head().n_in};
+  weights.for_each_in_layers([&](const DeviceMatrix& w) {
+    widest.input = std::max(widest.input, w.n_in);
+    if (is_quantised(w.dtype) || w.on_host)
+      widest.converted = std::max(widest.converted, static_cast<std::size_t>(w.n_out * w.n_in));
+    if (w.columns != nullptr) widest.reordered = std::max(widest.reordered, static_cast<std::size_t>(w.n_in));
+  });
+  return widest;
+}
+
 }  // namespace
 
 // Where the results of a GEMM with any number of rows go: y = x w^T, or y += x w^T (f32).
@@ -101,6 +118,7 @@ struct CudaForward::Impl {
 
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
   void allocate();
+  void allocate_on_host(std::size_t rows, std::size_t sequences);
   CudaContext serial() const { return {.stream = stream.get()}; }
   CudaContext overlapped() const {
     return {.stream = stream.get(), .order = phases != nullptr ? LaunchOrder::kSerial : LaunchOrder::kOverlapped};
@@ -188,24 +206,16 @@ void CudaForward::Impl::allocate() {
                     ranks == nullptr ? RankRange{.first = 0, .end = config.experts.n}
                                      : rank_experts(config.experts.n, ranks->ranks().rank(), ranks->ranks().size()),
                     weights.reorders_experts(), stream);
-  const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
-                    q_n = static_cast<std::size_t>(q_width);
+  const auto qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width), q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
-  std::int64_t widest_input = weights.head().n_in;
-  std::size_t widest = 0;     // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
-  std::size_t reordered = 0;  // columns of the widest matrix whose columns are in another order
-  weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    widest_input = std::max(widest_input, w.n_in);
-    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
-    if (w.columns != nullptr) reordered = std::max(reordered, static_cast<std::size_t>(w.n_in));
-  });
+  const Widest widest = widest_of(weights);
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
   const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_heads),
                                                              static_cast<std::int32_t>(config.head_dim));
   ArenaLayout arrays;
   arrays.add(residual, rows * hidden * 4);
-  arrays.add(gathered, rows * reordered * 2);
+  arrays.add(gathered, rows * widest.reordered * 2);
   arrays.add(normed, rows * hidden * 2);
   arrays.add(qkv, rows * qkv_width * 2);
   arrays.add(qkv_f32, few * qkv_width * 4);
@@ -215,12 +225,12 @@ void CudaForward::Impl::allocate() {
   arrays.add(lse, config.has_sinks() ? rows * static_cast<std::size_t>(config.n_heads) * 4 : 0);
   arrays.add(gate_up, rows * 2 * ffn * 2);
   arrays.add(ffn_hidden, rows * ffn * 2);
-  arrays.add(dequantised, widest * 2);
+  arrays.add(dequantised, widest.converted * 2);
   arrays.add(sums_embed, kSkinnyRows * 4);
   arrays.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
   arrays.add(workspace.partial, skinny_partial_bytes());
   arrays.add(workspace.arrived, kSkinnyUnits * 4);
-  arrays.add(workspace.permuted, skinny_permuted_bytes(widest_input));
+  arrays.add(workspace.permuted, skinny_permuted_bytes(widest.input));
   arrays.add(angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4);
   arrays.add(logits, sequences * static_cast<std::size_t>(config.vocab) * 4);
@@ -242,11 +252,16 @@ void CudaForward::Impl::allocate() {
   if (shown_rows != nullptr) rank_rows = shown_rows;
   set_bytes(arena.data(), 0, arena.size(), stream);
   copy_bytes(inv_freq, model.rope().inv_freq.data(), model.rope().inv_freq.size() * 8, stream);
+  allocate_on_host(rows, sequences);
+  stream.synchronize();
+}
+
+// What a step copies to the device and back.
+void CudaForward::Impl::allocate_on_host(std::size_t rows, std::size_t sequences) {
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
   host_logits = PinnedBuffer(sequences * static_cast<std::size_t>(config.vocab) * 4);
   host_best = PinnedBuffer(sequences * 8);
   host_rules = PinnedBuffer(sequences * sizeof(SamplingRule));
-  stream.synchronize();
 }
 
 // Writes the step's row metadata to host memory and enqueues its copies. True: a graph can run the step.
@@ -642,8 +657,8 @@ void CudaForward::set_store(KvStore store) {
   impl_->attention.set_store(store);
 }
 
-void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
-  impl_->attention.inject_outcomes(turnover, correction, recall_by);
+void CudaForward::inject_outcomes(float turnover, float correction, const RecallForm& form) {
+  impl_->attention.inject_outcomes(turnover, correction, form);
 }
 
 std::size_t CudaForward::rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& o, int n_ranks) {

@@ -36,7 +36,7 @@ struct CudaForwardOptions {
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
   std::int32_t recall_blocks = 8;
-  RecallBy recall_by = RecallBy::kMerged;
+  RecallForm recall_form;
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.
   std::int32_t audit_every = 0;
@@ -95,7 +95,7 @@ class CudaForward {
   // The largest result that so many ranks exchange in a step.
   static std::size_t rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& options, int n_ranks);
   // Benchmarks: injects outcomes of methods from the next step on, see SlotRules.
-  void inject_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kMerged);
+  void inject_outcomes(float turnover, float correction, const RecallForm& form = {});
   // Device memory of methods.
   struct MethodBytes {
     std::size_t all = 0, slots = 0, index = 0, dense_layers = 0;

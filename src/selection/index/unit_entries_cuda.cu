@@ -3,6 +3,7 @@
 #include "src/cuda/common.cuh"
 #include "src/kv/kv_codes.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/selection/index/entry_tokens.cuh"
 #include "src/selection/index/unit_entries_cuda.h"
 
 namespace mneme {
@@ -126,45 +127,20 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
   }
 }
 
-struct BuildArgs {
-  KvSlots s;
-  KvTables keys;
-  BuildEntries b;
-};
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
   const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.entries.tokens;
-  build_entry<T>(p.s, slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head), number, [&](int i) {
-    return p.keys.base +
-           unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, number * tokens + i) * token_bytes(p.s);
-  });
+  build_entry<T>(p.s, p.index(kv_head), number, [&](int i) { return p.token(kv_head, number * tokens + i); });
 }
-
-struct CloseArgs {
-  KvSlots s;
-  KvTables pages;
-  CloseEntries c;
-};
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const int kv_head = blockIdx.y, seq_slot = p.c.rows.seq_slots[blockIdx.x], length = p.c.rows.lengths[blockIdx.x],
-            tokens = p.s.entries.tokens, layer = p.c.first + static_cast<int>(blockIdx.z);
-  if (seq_slot < 0 || length % tokens != 0) return;
-  const int first = length - tokens;
-  const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
-  // Tokens of the window are in their cache slots; where it is shorter than an entry, the others are in the pages.
-  const int from = p.s.n_slots == 0         ? length
-                   : length <= rules.budget ? 0
-                                            : length - window_slots(rules) * p.s.unit_tokens;
-  build_entry<T>(p.s, slot_index(p.s, layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
-    if (first + i >= from) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
-    const int model_layer = p.c.model_layers[layer];
-    return p.pages.base + unit_token(p.pages, 1, model_layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
-  });
+  const int tokens = p.s.entries.tokens;
+  if (!ClosedEntry::is_closed(p, blockIdx.x, tokens)) return;
+  const ClosedEntry e(p, blockIdx.x, p.c.first + static_cast<int>(blockIdx.z), blockIdx.y, tokens);
+  build_entry<T>(p.s, e.index, e.first / tokens, [&](int i) { return e.token(i); });
 }
 
 }  // namespace

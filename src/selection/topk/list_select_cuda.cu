@@ -51,11 +51,9 @@ struct CentroidQueries : QueryRows<T, kDim, kWide> {
   }
 };
 
-// Writes scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, const Share& at, float* scores,
                                             ClusterSums& of_cluster) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* centroids =
       p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
   const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units + at.begin;
@@ -63,24 +61,15 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   CentroidQueries<T, kDim, kWide> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * p.s.head_dim, p.group,
                p.s.head_dim);
-  RowSums<kWide> sums;
-#pragma unroll 2
-  for (int first = warp * 8; first < at.own; first += kWarps * 8) {
-    float s[4];
-    queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
-#pragma unroll
-    for (int h = 0; h < sums.kHalves; ++h)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int u = first + 2 * t + i, row = g + 8 * h;
-        if (u >= at.own) continue;
-        float v = s[2 * h + i];
-        if (by_size) v += __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / rules.alpha;
-        if (row < p.group) scores[row * p.width + u] = v;
-        sums.take(h, v, rules.alpha);
-      }
-  }
-  sums.leave(of_cluster);
+  score_units<2, kWide>(
+      p, rules, at, scores, of_cluster,
+      [&](float(&s)[4], int first) {
+        queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
+      },
+      [&](int u, float v) {
+        if (!by_size) return v;
+        return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / rules.alpha;
+      });
 }
 
 // ---- the best units

@@ -104,30 +104,18 @@ struct BoxQueries : QueryRows<T, kDim, kWide> {
   }
 };
 
-// Writes scores of the block's boxes to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, int first_page, const Share& at,
                                             float* scores, ClusterSums& of_cluster) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* boxes = p.boxes + (at.index * p.max_boxes + first_page + at.begin) * (4 * kDim);
   BoxQueries<T, kDim, kWide> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group, kDim);
-  RowSums<kWide> sums;
-#pragma unroll 1
-  for (int first = warp * 8; first < at.own; first += kWarps * 8) {
-    float s[4];
-    queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
-#pragma unroll
-    for (int h = 0; h < sums.kHalves; ++h)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int u = first + 2 * t + i, row = g + 8 * h;
-        if (u >= at.own) continue;
-        if (row < p.group) scores[row * p.width + u] = s[2 * h + i];
-        sums.take(h, s[2 * h + i], rules.alpha);
-      }
-  }
-  sums.leave(of_cluster);
+  score_units<1, kWide>(
+      p, rules, at, scores, of_cluster,
+      [&](float(&s)[4], int first) {
+        queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
+      },
+      [](int, float v) { return v; });
 }
 
 // Boxes of a KV head: of KvSlots::boxes, or of UnitEntries.

@@ -115,6 +115,32 @@ struct RowSums {
   }
 };
 
+// Writes scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
+//   score  (s, first): bounds or dot products s [4] of eight units from `first` on
+//   value  (u, v): the score of unit u of the share from that
+template <int kUnroll, bool kWide, typename Args, typename Score, typename Value>
+__device__ __forceinline__ void score_units(const Args& p, const SlotRules& rules, const Share& at, float* scores,
+                                            ClusterSums& of_cluster, Score&& score, Value&& value) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
+  RowSums<kWide> sums;
+#pragma unroll kUnroll
+  for (int first = warp * 8; first < at.own; first += kSelectWarps * 8) {
+    float s[4];
+    score(s, first);
+#pragma unroll
+    for (int h = 0; h < sums.kHalves; ++h)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int u = first + 2 * t + i, row = g + 8 * h;
+        if (u >= at.own) continue;
+        const float v = value(u, s[2 * h + i]);
+        if (row < p.group) scores[row * p.width + u] = v;
+        sums.take(h, v, rules.alpha);
+      }
+  }
+  sums.leave(of_cluster);
+}
+
 // Sends the block's per-warp parts to every block of the cluster.
 template <typename Args>
 __device__ __forceinline__ void publish_sums(const Args& p, int rank,

@@ -43,103 +43,120 @@ struct Totals {
   Kind kind;
 };
 
+// Statistics of a head's scores of [skip, n) as a warp has them: every `each`-th part and token from its `sub`-th on.
+__device__ __forceinline__ HeadStats stats_of_warp(const Args& p, const RowInfo& info, int item, int head, int n,
+                                                   int sub, int each) {
+  const int lane = threadIdx.x % kWarp;
+  const bool logs = info.logs(p.group);
+  const float4* parts = p.partial + (static_cast<std::int64_t>(item) * p.group + head) * p.max_parts;
+  const int n_parts = __ldcg(p.n_parts + item);
+  HeadStats x;
+  x.clear();
+  const auto add = [&](const float4(&v)[4]) {
+    const float before = x.max;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) x.max = fmaxf(x.max, v[k].x), x.min = fminf(x.min, v[k].z);
+    if (logs && x.max > -INFINITY) {
+      const float base = scaled(info.alpha, x.max);
+      x.sum *= __expf(scaled(info.alpha, before) - base);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x.sum += v[k].y * __expf(scaled(info.alpha, v[k].x) - base);
+    }
+  };
+  constexpr float4 kNone = {-INFINITY, 0, INFINITY, 0};
+  int i = sub * kWarp + lane;
+  do {
+    float4 v[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // loaded before their count is known
+      v[k] = kNone;
+      if (i + k * each * kWarp < p.max_parts) v[k] = __ldcg(parts + i + k * each * kWarp);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (i + k * each * kWarp >= n_parts) v[k] = kNone;
+    add(v);
+    i += 4 * each * kWarp;
+  } while (i < n_parts);
+  const float* scores = p.scores + (static_cast<std::int64_t>(item) * p.group + head) * p.width;
+  for (int token = max(info.skip, info.n_now) + sub * kWarp + lane; token < n; token += each * kWarp) {
+    const float v = __ldcg(scores + token);
+    add({v != v ? kNone : float4{v, 1, v, 0}, kNone, kNone, kNone});
+  }
+  const float own = x.max;
+  x.max = warp_max(x.max), x.min = warp_min(x.min);
+  if (logs) {
+    x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
+    x.sum = warp_sum(x.sum);
+  }
+  return x;
+}
+
+// A head's statistics from those of its 1, 2 or 4 warps, `each` lanes a head.
+__device__ __forceinline__ HeadStats merged_warps(const RowInfo& info, const float4* parts, bool there, int each) {
+  HeadStats x;
+  x.clear();
+  if (there) {
+    const float4 v = parts[threadIdx.x % kWarp];
+    x.max = v.x, x.sum = v.y, x.min = v.z;
+  }
+  const float own = x.max;
+  for (int d = 1; d < each; d *= 2) {
+    x.max = fmaxf(x.max, __shfl_xor_sync(~0u, x.max, d));
+    x.min = fminf(x.min, __shfl_xor_sync(~0u, x.min, d));
+  }
+  x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
+  for (int d = 1; d < each; d *= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
+  return x;
+}
+
+// Kind, range and constants of the heads' scores, by the first warp, which has 2^log_each lanes a head.
+__device__ __forceinline__ void total_of_heads(const Args& p, const RowInfo& info, int log_each, Totals& t) {
+  const int lane = threadIdx.x % kWarp, each = 1 << log_each, head = lane >> log_each;
+  const bool logs = info.logs(p.group), there = head < p.group;
+  const HeadStats x = merged_warps(info, t.parts, there, each);
+  const bool any = there && x.max > -INFINITY;
+  const float most = scaled(info.alpha, x.max), log_sum = __logf(x.sum);
+  const float lse = any ? most + log_sum : INFINITY;  // inf: no probability
+  float low = INFINITY, high = -INFINITY;
+  if (!logs) {
+    if (there) low = x.min, high = x.max;
+  } else if (any) {
+    low = -(scaled(info.alpha, x.min) - lse), high = most - lse;  // the highest of the heads' minima
+  }
+  low = warp_min(low), high = warp_max(high);
+  if (logs) low = -low;
+  Kind kind = p.group == 1 ? Kind::kOne : logs ? Kind::kLogs : Kind::kPlain;
+  const bool tame = __all_sync(~0u, !any || most < 1e30f);
+  if (logs && info.pool == GroupPool::kMeanProb && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
+  if (lane < kMaxGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
+  __syncwarp();
+  const bool first = there && (lane & (each - 1)) == 0;
+  if (kind == Kind::kSums) {
+    low *= kLog2e, high *= kLog2e;
+    const float base = fminf(high, low + 100.0f);  // the minimum: at least 2^-100
+    if (first) t.minus[head] = any ? fmaf(x.max, info.alpha * kLog2e, log_sum * kLog2e + base) : INFINITY;
+    if (lane == 0) t.times = info.alpha * kLog2e, t.base = base;
+  } else {
+    if (first) t.lse[head] = lse;
+    if (info.pool == GroupPool::kMeanProb && logs) high += __logf(static_cast<float>(p.group));
+  }
+  if (lane == 0) t.kind = kind, t.low = low, t.high = high;
+}
+
 // Log-sum-exps and the range of [skip, n), of which Args::partial covers [skip, n_now). Called by the whole block, up
 // to four warps per head.
 template <int kWarps>
 __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int item, int n, Totals& t) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const bool logs = info.logs(p.group);
   const int log_each = min(2, 31 - __clz(max(1, kWarps / p.group))), each = 1 << log_each, sub = warp & (each - 1);
 #pragma unroll 1
   for (int h = warp >> log_each; h < p.group; h += kWarps >> log_each) {
-    const float4* parts = p.partial + (static_cast<std::int64_t>(item) * p.group + h) * p.max_parts;
-    const int n_parts = __ldcg(p.n_parts + item);
-    HeadStats x;
-    x.clear();
-    const auto add = [&](const float4(&v)[4]) {
-      const float before = x.max;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x.max = fmaxf(x.max, v[k].x), x.min = fminf(x.min, v[k].z);
-      if (logs && x.max > -INFINITY) {
-        const float base = scaled(info.alpha, x.max);
-        x.sum *= __expf(scaled(info.alpha, before) - base);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) x.sum += v[k].y * __expf(scaled(info.alpha, v[k].x) - base);
-      }
-    };
-    constexpr float4 kNone = {-INFINITY, 0, INFINITY, 0};
-    int i = sub * kWarp + lane;
-    do {
-      float4 v[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {  // loaded before their count is known
-        v[k] = kNone;
-        if (i + k * each * kWarp < p.max_parts) v[k] = __ldcg(parts + i + k * each * kWarp);
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (i + k * each * kWarp >= n_parts) v[k] = kNone;
-      add(v);
-      i += 4 * each * kWarp;
-    } while (i < n_parts);
-    const float* scores = p.scores + (static_cast<std::int64_t>(item) * p.group + h) * p.width;
-    for (int token = max(info.skip, info.n_now) + sub * kWarp + lane; token < n; token += each * kWarp) {
-      const float v = __ldcg(scores + token);
-      add({v != v ? kNone : float4{v, 1, v, 0}, kNone, kNone, kNone});
-    }
-    const float own = x.max;
-    x.max = warp_max(x.max), x.min = warp_min(x.min);
-    if (logs) {
-      x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
-      x.sum = warp_sum(x.sum);
-    }
+    const HeadStats x = stats_of_warp(p, info, item, h, n, sub, each);
     if (lane == 0) t.parts[(h << log_each) + sub] = {x.max, x.sum, x.min, 0};
   }
   __syncthreads();
-  if (warp == 0) {
-    const int head = lane >> log_each;
-    const bool there = head < p.group;
-    HeadStats x;
-    x.clear();
-    if (there) {
-      const float4 v = t.parts[lane];
-      x.max = v.x, x.sum = v.y, x.min = v.z;
-    }
-    const float own = x.max;
-    for (int d = 1; d < each; d *= 2) {
-      x.max = fmaxf(x.max, __shfl_xor_sync(~0u, x.max, d));
-      x.min = fminf(x.min, __shfl_xor_sync(~0u, x.min, d));
-    }
-    x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
-    for (int d = 1; d < each; d *= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
-    const bool any = there && x.max > -INFINITY;
-    const float most = scaled(info.alpha, x.max), log_sum = __logf(x.sum);
-    const float lse = any ? most + log_sum : INFINITY;  // inf: no probability
-    float low = INFINITY, high = -INFINITY;
-    if (!logs) {
-      if (there) low = x.min, high = x.max;
-    } else if (any) {
-      low = -(scaled(info.alpha, x.min) - lse), high = most - lse;  // the highest of the heads' minima
-    }
-    low = warp_min(low), high = warp_max(high);
-    if (logs) low = -low;
-    Kind kind = p.group == 1 ? Kind::kOne : logs ? Kind::kLogs : Kind::kPlain;
-    const bool tame = __all_sync(~0u, !any || most < 1e30f);
-    if (logs && info.pool == GroupPool::kMeanProb && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
-    if (lane < kMaxGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
-    __syncwarp();
-    const bool first = there && (lane & (each - 1)) == 0;
-    if (kind == Kind::kSums) {
-      low *= kLog2e, high *= kLog2e;
-      const float base = fminf(high, low + 100.0f);  // the minimum: at least 2^-100
-      if (first) t.minus[head] = any ? fmaf(x.max, info.alpha * kLog2e, log_sum * kLog2e + base) : INFINITY;
-      if (lane == 0) t.times = info.alpha * kLog2e, t.base = base;
-    } else {
-      if (first) t.lse[head] = lse;
-      if (info.pool == GroupPool::kMeanProb && logs) high += __logf(static_cast<float>(p.group));
-    }
-    if (lane == 0) t.kind = kind, t.low = low, t.high = high;
-  }
+  if (warp == 0) total_of_heads(p, info, log_each, t);
   __syncthreads();
 }
 

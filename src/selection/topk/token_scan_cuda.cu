@@ -157,178 +157,234 @@ __host__ __device__ constexpr int scan_warp_bytes(int group) {
   return kRing * Stage<kDim>::kBytes + group * (kScoreStride * 4 + kWarp * static_cast<int>(sizeof(Seen)));
 }
 
-template <int kDim, bool kWide>
-__global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) {
+// Fetches stages into a warp's ring, up to the block's `end`.
+template <int kDim>
+struct Fetcher {
   using S = OneBitShape<kDim>;
-  constexpr int kHalves = kWide ? 2 : 1;  // of eight heads
-  constexpr int kBlocks = Stage<kDim>::kBlocks;
-  extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ Rows rows;
-  launch_dependents();
-  if (!p.early) grid_dependency_wait();
-  find_rows(p, rows);
-  const std::int64_t n_stages = rows.n_stages;
-  const int n_blocks = min(static_cast<int>(gridDim.x), max(1, rows.n_stages / kScanWarps));
-  const auto first_of = [&](int block) { return static_cast<int>(block * n_stages / n_blocks); };
-  const auto block_of = [&](int stage) {
-    return static_cast<int>(((stage + 1) * std::int64_t{n_blocks} - 1) / n_stages);
-  };
-  const int begin = first_of(blockIdx.x), end = first_of(blockIdx.x + 1);
-  if (static_cast<int>(blockIdx.x) >= n_blocks || begin >= end) {
-    if (p.early) grid_dependency_wait();  // a later kernel must not take this one's end for the end of those before
-    return;
-  }
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  std::uint8_t* own_memory = memory + warp * scan_warp_bytes<kDim>(p.group);
-  const std::uint32_t ring = shared_address(own_memory);
-  Seen* const seen = reinterpret_cast<Seen*>(own_memory + kRing * Stage<kDim>::kBytes) + lane;
-  auto* out = reinterpret_cast<float*>(own_memory + kRing * Stage<kDim>::kBytes +
-                                       p.group * kWarp * static_cast<int>(sizeof(Seen)));
-  const int level_shift = __ffs(p.s.group_tokens / kKvPageTokens) - 1,
-            level_bytes = max(1, kStage / p.s.group_tokens) * S::kLevelBytes;
+  const Args& p;
+  const Rows& rows;
+  int end, lane, level_bytes;
+  Head head;  // of the last stage that was fetched
+  const std::byte *codes, *levels;
 
-  // The fetch runs two stages ahead of the mma.
-  Head prefetch{0, 0, 0, 0};
-  const std::byte *prefetched_codes = nullptr, *prefetched_levels = nullptr;
-  const auto fetch = [&](int stage, std::uint32_t to) {
+  __device__ __forceinline__ Fetcher(const Args& args, const Rows& of, int stop)
+      : p(args),
+        rows(of),
+        end(stop),
+        lane(threadIdx.x % kWarp),
+        level_bytes(max(1, kStage / args.s.group_tokens) * S::kLevelBytes),
+        head{0, 0, 0, 0},
+        codes(nullptr),
+        levels(nullptr) {}
+  __device__ __forceinline__ void fetch(int stage, std::uint32_t to) {
     if (stage < end) {
-      if (stage >= prefetch.stop) {
-        prefetch = head_of(p, rows, stage);
-        const RowInfo& info = rows.of[prefetch.row];
-        const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, prefetch.kv_head);
-        prefetched_codes = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
-        prefetched_levels = levels_of(p.s, index, 0) + lane * 16;
+      if (stage >= head.stop) {
+        head = head_of(p, rows, stage);
+        const RowInfo& info = rows.of[head.row];
+        const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, head.kv_head);
+        codes = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
+        levels = levels_of(p.s, index, 0) + lane * 16;
       }
-      const int i = (stage - prefetch.first) * kStage;
-      Stage<kDim>::fetch(
-          prefetched_codes + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
-          prefetched_levels +
-              static_cast<std::int64_t>((rows.of[prefetch.row].base + i) / p.s.group_tokens) * S::kLevelBytes,
-          level_bytes, to + lane * 16);
+      const int i = (stage - head.first) * kStage;
+      const std::int64_t group = (rows.of[head.row].base + i) / p.s.group_tokens;
+      Stage<kDim>::fetch(codes + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
+                         levels + group * S::kLevelBytes, level_bytes, to + lane * 16);
     }
     copy_async_commit();
-  };
+  }
+};
 
-  int stage = begin + warp, k = 0;  // k: index in the ring
-  for (int i = 0; i < kRing; ++i) fetch(stage + i * kScanWarps, ring + i * Stage<kDim>::kBytes);
-  if (p.early) grid_dependency_wait();
-#pragma unroll 1
-  for (int from = begin; from < end;) {
-    const Head at = head_of(p, rows, from);
-    const int stop = min(at.stop, end), item = at.row * p.s.n_kv_heads + at.kv_head;
-    const RowInfo& info = rows.of[at.row];
-    const float scale = info.alpha * kLog2e;
-    const bool logs = info.logs(p.group);
-    uint4 q[kHalves][S::kChunks];
-    const auto* head = static_cast<const __nv_bfloat16*>(p.s.last_q) +
-                       slot_index(p.s, p.layer, info.seq_slot, at.kv_head) * p.group * kDim;
+// A group's queries as operand B of mma, eight heads a half: lane (g, t) has channels of heads g and g + 8.
+template <int kDim, bool kWide>
+struct Queries {
+  using S = OneBitShape<kDim>;
+  static constexpr int kHalves = kWide ? 2 : 1, kBlocks = Stage<kDim>::kBlocks;
+  uint4 q[kHalves][S::kChunks];
+
+  __device__ __forceinline__ void load(const __nv_bfloat16* heads, int group) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
         q[h][c] = {0, 0, 0, 0};
-        if (g + 8 * h < p.group)
-          q[h][c] = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * h) * kDim + c * 32 + t * 8));
+        if (g + 8 * h < group)
+          q[h][c] = __ldcg(reinterpret_cast<const uint4*>(heads + (g + 8 * h) * kDim + c * 32 + t * 8));
       }
+  }
+  // q . z of a stage's groups of tokens, row g: group g.
+  __device__ __forceinline__ void middles(std::uint32_t levels, float (&base)[kHalves][4]) const {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      uint4 z{0, 0, 0, 0};
+      if (g < kBlocks) z = load_shared(levels + g * S::kLevelBytes + c * 64 + t * 16);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        mma<__nv_bfloat16>(base[h], z.x, 0, z.y, 0, q[h][c].x, q[h][c].y);
+        mma<__nv_bfloat16>(base[h], z.z, 0, z.w, 0, q[h][c].z, q[h][c].w);
+      }
+    }
+  }
+  // Adds q . (k~ - z) of a block of 32 tokens, whose codes and steps are at these addresses, to acc, by halves of tokens.
+  __device__ __forceinline__ void add_block(std::uint32_t codes, std::uint32_t steps,
+                                            float (&acc)[kHalves][2][4]) const {
+    const int lane = threadIdx.x % kWarp, t = lane % 4;
+    std::uint32_t s[S::kPairs], word[S::kWords];
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      const uint4 v = load_shared(steps + c * 64 + t * 16);
+      s[4 * c] = v.x, s[4 * c + 1] = v.y, s[4 * c + 2] = v.z, s[4 * c + 3] = v.w;
+    }
+    if constexpr (S::kWords == 4) {
+      const uint4 v = load_shared(codes + lane * 16);
+      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+    } else {
+      const uint2 v = load_shared_half(codes + lane * 8);
+      word[0] = v.x, word[1] = v.y;
+    }
+    const auto key = [&](int n, int j) {  // pair j of token g + 8 n
+      const int bit = n % S::kPerWord * S::kPairs + j;
+      return ((word[n / S::kPerWord] << (15 - bit)) & 0x80008000u) ^ s[j];
+    };
+#pragma unroll
+    for (int j = 0; j < S::kPairs; j += 2)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::uint32_t a0 = key(2 * i, j), a1 = key(2 * i + 1, j), a2 = key(2 * i, j + 1),
+                            a3 = key(2 * i + 1, j + 1);
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          const uint4& v = q[h][j / 4];
+          mma<__nv_bfloat16>(acc[h][i], a0, a1, a2, a3, j % 4 == 0 ? v.x : v.z, j % 4 == 0 ? v.y : v.w);
+        }
+      }
+  }
+  // Scores of a stage to out [group][kScoreStride].
+  __device__ __forceinline__ void score(std::uint32_t codes, int level_shift, int group, float* out) const {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+    const std::uint32_t levels = codes + Stage<kDim>::kCodeBytes;
+    float base[kHalves][4] = {};
+    middles(levels, base);
+#pragma unroll 2
+    for (int b = 0; b < kBlocks; ++b) {
+      const int level = b >> level_shift;
+      float acc[kHalves][2][4];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const float x = __shfl_sync(~0u, base[h][0], level * 4 + t), y = __shfl_sync(~0u, base[h][1], level * 4 + t);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) acc[h][i][0] = acc[h][i][2] = x, acc[h][i][1] = acc[h][i][3] = y;
+      }
+      add_block(codes + b * S::kBlockBytes, levels + level * S::kLevelBytes + 2 * kDim, acc);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int of = 8 * h + 2 * t + e;
+          if (of >= group) continue;
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+            out[of * kScoreStride + b * kKvPageTokens + g + 8 * n] = acc[h][n / 2][n % 2 * 2 + e];
+        }
+    }
+  }
+};
+
+// Writes a stage's scores, tokens i to i + 127 of a KV head, and takes the candidates among them into the statistics.
+__device__ __forceinline__ void write_scores(const Args& p, const RowInfo& info, int item, int i, const float* out,
+                                             float scale, bool logs, Seen* seen) {
+  const int own_token = i + threadIdx.x % kWarp * 4;
+  const bool all = i >= info.skip && i + kStage <= info.n_now;
+  float* to = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + own_token;
+#pragma unroll 2
+  for (int h = 0; h < p.group; ++h) {
+    float4 v = *reinterpret_cast<const float4*>(out + h * kScoreStride + threadIdx.x % kWarp * 4);
+    *reinterpret_cast<float4*>(to + h * p.width) = v;
+    if (!all) {
+      const auto mask = [&](float& x, int j) {
+        if (own_token + j < info.skip || own_token + j >= info.n_now) x = NAN;
+      };
+      mask(v.x, 0), mask(v.y, 1), mask(v.z, 2), mask(v.w, 3);
+    }
+    Seen own = seen[h * kWarp];
+    own.take(v, scale, logs);
+    seen[h * kWarp] = own;
+  }
+}
+
+// The block's stages [begin, end) of all stages, of which as many blocks have some as there is work for.
+struct Stages {
+  int n, blocks, begin, end;
+  __device__ __forceinline__ explicit Stages(int n_stages)
+      : n(n_stages), blocks(min(static_cast<int>(gridDim.x), max(1, n_stages / kScanWarps))) {
+    begin = first_of(blockIdx.x), end = first_of(blockIdx.x + 1);
+  }
+  __device__ __forceinline__ int first_of(int block) const {
+    return static_cast<int>(block * std::int64_t{n} / blocks);
+  }
+  __device__ __forceinline__ int block_of(int stage) const {
+    return static_cast<int>(((stage + 1) * std::int64_t{blocks} - 1) / n);
+  }
+  __device__ __forceinline__ bool none() const { return static_cast<int>(blockIdx.x) >= blocks || begin >= end; }
+};
+
+template <int kDim, bool kWide>
+__global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) {
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ Rows rows;
+  launch_dependents();
+  if (!p.early) grid_dependency_wait();
+  find_rows(p, rows);
+  const Stages stages(rows.n_stages);
+  if (stages.none()) {
+    if (p.early) grid_dependency_wait();  // a later kernel must not take this one's end for the end of those before
+    return;
+  }
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  std::uint8_t* own_memory = memory + warp * scan_warp_bytes<kDim>(p.group);
+  const std::uint32_t ring = shared_address(own_memory);
+  Seen* const seen = reinterpret_cast<Seen*>(own_memory + kRing * Stage<kDim>::kBytes) + lane;
+  auto* out = reinterpret_cast<float*>(own_memory + kRing * Stage<kDim>::kBytes +
+                                       p.group * kWarp * static_cast<int>(sizeof(Seen)));
+  const int level_shift = __ffs(p.s.group_tokens / kKvPageTokens) - 1;
+
+  Fetcher<kDim> fetcher(p, rows, stages.end);  // runs two stages ahead of the mma
+  int stage = stages.begin + warp, k = 0;      // k: index in the ring
+  for (int i = 0; i < kRing; ++i) fetcher.fetch(stage + i * kScanWarps, ring + i * Stage<kDim>::kBytes);
+  if (p.early) grid_dependency_wait();
+#pragma unroll 1
+  for (int from = stages.begin; from < stages.end;) {
+    const Head at = head_of(p, rows, from);
+    const int stop = min(at.stop, stages.end), item = at.row * p.s.n_kv_heads + at.kv_head;
+    const RowInfo& info = rows.of[at.row];
+    const float scale = info.alpha * kLog2e;
+    const bool logs = info.logs(p.group);
+    Queries<kDim, kWide> queries;
+    queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) +
+                     slot_index(p.s, p.layer, info.seq_slot, at.kv_head) * p.group * kDim,
+                 p.group);
     for (int h = 0; h < p.group; ++h) seen[h * kWarp].clear();
 #pragma unroll 1
     for (; stage < stop; stage += kScanWarps) {
       copy_async_wait<kRing - 1>();
       __syncwarp();
-      const std::uint32_t codes = ring + k * Stage<kDim>::kBytes, levels = codes + Stage<kDim>::kCodeBytes;
-      // q . z of the stage's groups, row g: group g.
-      float base[kHalves][4] = {};
-#pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) {
-        uint4 z{0, 0, 0, 0};
-        if (g < kBlocks) z = load_shared(levels + g * S::kLevelBytes + c * 64 + t * 16);
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          mma<__nv_bfloat16>(base[h], z.x, 0, z.y, 0, q[h][c].x, q[h][c].y);
-          mma<__nv_bfloat16>(base[h], z.z, 0, z.w, 0, q[h][c].z, q[h][c].w);
-        }
-      }
-#pragma unroll 2
-      for (int b = 0; b < kBlocks; ++b) {
-        const int level = b >> level_shift;
-        std::uint32_t s[S::kPairs], word[S::kWords];
-#pragma unroll
-        for (int c = 0; c < S::kChunks; ++c) {
-          const uint4 v = load_shared(levels + level * S::kLevelBytes + 2 * kDim + c * 64 + t * 16);
-          s[4 * c] = v.x, s[4 * c + 1] = v.y, s[4 * c + 2] = v.z, s[4 * c + 3] = v.w;
-        }
-        if constexpr (S::kWords == 4) {
-          const uint4 v = load_shared(codes + b * S::kBlockBytes + lane * 16);
-          word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-        } else {
-          const uint2 v = load_shared_half(codes + b * S::kBlockBytes + lane * 8);
-          word[0] = v.x, word[1] = v.y;
-        }
-        float acc[kHalves][2][4];  // by halves of the block's tokens
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          const float x = __shfl_sync(~0u, base[h][0], level * 4 + t), y = __shfl_sync(~0u, base[h][1], level * 4 + t);
-#pragma unroll
-          for (int i = 0; i < 2; ++i) acc[h][i][0] = acc[h][i][2] = x, acc[h][i][1] = acc[h][i][3] = y;
-        }
-        // Pair j of token g + 8 n.
-        const auto key = [&](int n, int j) {
-          const int bit = n % S::kPerWord * S::kPairs + j;
-          return ((word[n / S::kPerWord] << (15 - bit)) & 0x80008000u) ^ s[j];
-        };
-#pragma unroll
-        for (int j = 0; j < S::kPairs; j += 2)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const std::uint32_t a0 = key(2 * i, j), a1 = key(2 * i + 1, j), a2 = key(2 * i, j + 1),
-                                a3 = key(2 * i + 1, j + 1);
-#pragma unroll
-            for (int h = 0; h < kHalves; ++h) {
-              const uint4& v = q[h][j / 4];
-              mma<__nv_bfloat16>(acc[h][i], a0, a1, a2, a3, j % 4 == 0 ? v.x : v.z, j % 4 == 0 ? v.y : v.w);
-            }
-          }
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int of = 8 * h + 2 * t + e;
-            if (of >= p.group) continue;
-#pragma unroll
-            for (int n = 0; n < 4; ++n)
-              out[of * kScoreStride + b * kKvPageTokens + g + 8 * n] = acc[h][n / 2][n % 2 * 2 + e];
-          }
-      }
+      const std::uint32_t codes = ring + k * Stage<kDim>::kBytes;
+      queries.score(codes, level_shift, p.group, out);
       __syncwarp();
-      fetch(stage + kRing * kScanWarps, ring + k * Stage<kDim>::kBytes);
+      fetcher.fetch(stage + kRing * kScanWarps, codes);
       k = k + 1 == kRing ? 0 : k + 1;
-      const int i = (stage - at.first) * kStage;
-      const bool all = i >= info.skip && i + kStage <= info.n_now;
-      float* to = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + i + lane * 4;
-#pragma unroll 2
-      for (int h = 0; h < p.group; ++h) {
-        float4 v = *reinterpret_cast<const float4*>(out + h * kScoreStride + lane * 4);
-        *reinterpret_cast<float4*>(to + h * p.width) = v;
-        if (!all) {
-          const auto mask = [&](float& x, int j) {
-            if (i + lane * 4 + j < info.skip || i + lane * 4 + j >= info.n_now) x = NAN;
-          };
-          mask(v.x, 0), mask(v.y, 1), mask(v.z, 2), mask(v.w, 3);
-        }
-        Seen own = seen[h * kWarp];
-        own.take(v, scale, logs);
-        seen[h * kWarp] = own;
-      }
+      write_scores(p, info, item, (stage - at.first) * kStage, out, scale, logs, seen);
     }
     // One part per warp of every block that has stages of the head.
-    const int part = (static_cast<int>(blockIdx.x) - block_of(at.first)) * kScanWarps + warp;
+    const int part = (static_cast<int>(blockIdx.x) - stages.block_of(at.first)) * kScanWarps + warp;
     __syncwarp();
     const HeadSeen all = reduce_stats(seen - lane, p.group, scale, logs);
     __syncwarp();
     if (all.first && all.head < p.group)
       p.partial[(static_cast<std::int64_t>(item) * p.group + all.head) * p.max_parts + part] = {
           all.stats.max, all.stats.sum, all.stats.min, 0};
-    if (at.stop <= end && threadIdx.x == 0) p.n_parts[item] = part + kScanWarps;
+    if (at.stop <= stages.end && threadIdx.x == 0) p.n_parts[item] = part + kScanWarps;
     from = stop;
   }
   copy_async_wait<0>();

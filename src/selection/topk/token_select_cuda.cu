@@ -34,126 +34,132 @@ struct Of {
 };
 constexpr int kStaticShared = 24 << 10;  // at most
 
-// Share of this step's selection that the speculative selection lacks, to KvSlots::mass. there: bit mask of a share,
-// scratch.
-template <int kThreads, typename F>
-__device__ void compute_missing_mass(const Args& p, Selection<kThreads / kWarp>& sel, std::int64_t index, int begin,
-                                     int skip, int own, int blocks, int rank, const std::uint32_t* taken,
-                                     std::uint32_t* there, F&& values_of) {
-  const int tid = threadIdx.x;
-  const std::int32_t* speculative = p.s.selected_ids[1] + index * p.s.max_listed;
-  const int n_speculative = min(__ldcg(p.s.n_selected[1] + index), p.s.max_listed), from = sel.info.base + begin;
-  for (int i = tid; i < (own + 31) / 32; i += kThreads) there[i] = 0;
-  __syncthreads();
-  for (int k = tid; k < n_speculative; k += kThreads) {
-    const int i = __ldcg(speculative + k) - from;
-    if (i >= 0 && i < own) set_bit(there, i);
-  }
-  __syncthreads();
-  const Weighed w =
-      weigh<kThreads>(TokenWeight(sel.info, sel.totals.kind), skip, own, taken, there, sel.of_mass_warps, values_of);
-  if (tid < blocks) {
-    const std::uint32_t to = address_in(&sel.of_blocks[rank], tid);
-    put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
-  }
-  cluster_sync();
-  if (tid == 0) p.s.mass[index] = missing_mass(sel.of_blocks, blocks);  // equal in every block
-  __syncthreads();
-}
+// What a thread block selects in one pass: of tokens [0, n) the best k. It has tokens begin + [0, own), of which those
+// from `skip` on are candidates.
+struct Pass {
+  bool next;  // for the next step
+  int n, k, begin, own, skip;
+};
 
+// The bin of the k-th best of a KV head, counts of all blocks and of those before this one, and its edges.
+struct Border {
+  Found coarse, fine;
+  int bin;
+  float in, sure;  // candidates are from `in` on, tokens from `sure` on are taken for certain
+  bool whole;      // all of the bin is taken
+  __device__ __forceinline__ int need(int k) const { return k - coarse.above - fine.above; }
+  __device__ __forceinline__ bool few() const { return fine.here <= kFew; }
+  // Tokens that the blocks before this one take for certain.
+  __device__ __forceinline__ int first() const {
+    return coarse.above_before + fine.above_before + (whole ? fine.here_before : 0);
+  }
+};
+
+// A thread block's part in the selections of a KV head. The phases of a pass are called by the whole block, in the order
+// in which they stand here.
+//
 // Shared memory: values [kept], then three bit masks of a share (taken, injected, in the speculative selection) and the
 // addresses of its pages.
-//
-// For this step: rows without speculative selection select, and of the others the KV heads that need it; all, where the
-// gate compares missing mass, which needs the speculative selection still intact. kBoth: a row with speculative
-// selection otherwise selects for the next step first. kLists: tokens have no cache slots; what this step attends is
-// listed.
 template <SelectPasses kSelectPasses, bool kLists>
-__global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<kSelectPasses>::kBlocksOfRegisters)
-    select_kernel(Args p, int blocks, int kept, int share) {
-  constexpr int kThreads = Of<kSelectPasses>::kThreads, kWarps = Of<kSelectPasses>::kWarps,
-                kStep = Of<kSelectPasses>::kStep;
-  extern __shared__ __align__(16) float values[];
-  __shared__ __align__(16) Selection<kWarps> sel;
-  auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
-  auto *injected = mask + share / 32, *there = injected + share / 32;
-  [[maybe_unused]] auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, rank = blockIdx.x % blocks;
-  const int item = blockIdx.x / blocks, row = item / p.s.n_kv_heads, kv_head = item % p.s.n_kv_heads;
-  const std::uint32_t one = gridDim.y;  // a constant would become the increment, which takes one address at a time
-  cluster_begin();
-  launch_dependents();
-  if (warp == 0) {
-    const RowInfo own = row_info(p, row);
-    if (lane == 0) sel.info = own, sel.flagged = false;
+struct Block {
+  static constexpr int kThreads = Of<kSelectPasses>::kThreads, kWarps = Of<kSelectPasses>::kWarps,
+                       kStep = Of<kSelectPasses>::kStep;
+  const Args& p;
+  Selection<kWarps>& sel;
+  float* values;
+  std::uint32_t *mask, *injected, *there;
+  std::int32_t* tables;
+  int blocks, kept, rank, item, row, kv_head;
+  std::int64_t index;
+
+  __device__ __forceinline__ bool needed() const { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); }
+  // Called by the first warp or by all; the block sees it after its next barrier.
+  __device__ __forceinline__ void read_gate() {
+    const bool now = needed();
+    if (threadIdx.x == 0) sel.flagged = now;
   }
-  __syncthreads();
-  const RowInfo& info = sel.info;
-  if constexpr (kLists) list_early(p, info, row, kv_head, rank, blocks, share_of(info.n_now, blocks), tables);
-  grid_dependency_wait();
-  cluster_begun();
-  const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, kv_head);
-  const auto needed = [&] { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); };
-  for (int pass = 0; pass < 2; ++pass) {
-    const bool next = kSelectPasses == SelectPasses::kNext ||
-                      (kSelectPasses == SelectPasses::kBoth && info.speculative && (pass == 0) != info.by_mass);
+
+  // Whether there is pass 0 or 1. For this step, rows without speculative selection select, and of the others the KV
+  // heads that need it; all, where the gate compares missing mass, which needs the speculative selection still intact.
+  // kBoth: a row with speculative selection otherwise selects for the next step first.
+  __device__ __forceinline__ bool has_pass(int pass) {
+    const RowInfo& info = sel.info;
     if constexpr (kSelectPasses == SelectPasses::kBoth) {
-      if (pass == 1) {
-        if (!info.speculative || !(info.by_mass || sel.flagged)) break;
-        __syncthreads();
-      }
-    } else if (pass == 1 || (kSelectPasses == SelectPasses::kNext && !info.speculative)) {
-      break;
-    } else if (kSelectPasses == SelectPasses::kNow && info.speculative && !info.by_mass) {
-      if (!needed()) break;
+      if (pass == 0) return true;
+      if (!info.speculative || !(info.by_mass || sel.flagged)) return false;
+      __syncthreads();
+      return true;
+    } else {
+      if (pass == 1 || (kSelectPasses == SelectPasses::kNext && !info.speculative)) return false;
+      return kSelectPasses == SelectPasses::kNext || !info.speculative || info.by_mass || needed();
     }
-    const int n = next ? info.n : info.n_now, k = next ? info.n_select : info.n_select_now;
-    if (k == 0) {
-      if (pass == 0 && info.speculative) {
-        if (info.by_mass && rank == 0 && tid == 0) p.s.mass[index] = 0;
-        __syncthreads();
-        const bool now = needed();
-        if (tid == 0) sel.flagged = now;
-        __syncthreads();
-      }
-      continue;
-    }
-    const int each = share_of(n, blocks), begin = min(n, rank * each), own = min(n - begin, each);
-    const int skip = info.skip - begin;
-    const float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + begin;
-    float* beyond = p.pooled + item * p.width + begin;  // values that do not fit shared memory
+  }
+  __device__ __forceinline__ Pass pass_of(int pass) const {
+    const RowInfo& info = sel.info;
+    Pass a;
+    a.next = kSelectPasses == SelectPasses::kNext ||
+             (kSelectPasses == SelectPasses::kBoth && info.speculative && (pass == 0) != info.by_mass);
+    a.n = a.next ? info.n : info.n_now, a.k = a.next ? info.n_select : info.n_select_now;
+    const int each = share_of(a.n, blocks);
+    a.begin = min(a.n, rank * each), a.own = min(a.n - a.begin, each), a.skip = info.skip - a.begin;
+    return a;
+  }
+  // A pass that selects nothing.
+  __device__ __forceinline__ void skip_pass(int pass) {
+    const RowInfo& info = sel.info;
+    if (pass > 0 || !info.speculative) return;
+    if (info.by_mass && rank == 0 && threadIdx.x == 0) p.s.mass[index] = 0;
+    __syncthreads();
+    read_gate();
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ float* beyond(const Pass& a) const {  // values that do not fit shared memory
+    return p.pooled + item * p.width + a.begin;
+  }
+  __device__ __forceinline__ float4 four_at(const Pass& a, int i) const {
+    return i < kept ? *reinterpret_cast<const float4*>(values + i)
+                    : __ldcg(reinterpret_cast<const float4*>(beyond(a) + i));
+  }
+
+  // Pools the share's values and counts them by bin.
+  __device__ __forceinline__ Bins count_values(const Pass& a) {
+    const int tid = threadIdx.x;
+    const RowInfo& info = sel.info;
+    const std::uint32_t one = gridDim.y;  // a constant would become the increment, which takes one address at a time
+    const float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + a.begin;
     // Four loads are in flight while the previous four are pooled; with a single head these are later tokens.
     const int per = p.group == 1 ? 4 * kStep : kStep;
     const std::int64_t stride = p.group == 1 ? kStep : p.width;
     float4 v[4];
     const auto load = [&](int at) {
-      const int there = p.group == 1 ? (own - at + kStep - 1) / kStep : at < own ? p.group : 0;
+      const int loads = p.group == 1 ? (a.own - at + kStep - 1) / kStep : at < a.own ? p.group : 0;
 #pragma unroll
       for (int u = 0; u < 4; ++u) {
         v[u] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        if (u < there) v[u] = __ldcg(reinterpret_cast<const float4*>(scores + at + u * stride));
+        if (u < loads) v[u] = __ldcg(reinterpret_cast<const float4*>(scores + at + u * stride));
       }
     };
     load(4 * tid);
     for (int i = tid; i < kBins; i += kThreads) sel.bins[i] = 0;
     if (info.turnover >= 0)
-      for (int i = tid; i < (own + 31) / 32; i += kThreads) injected[i] = 0;
+      for (int i = tid; i < (a.own + 31) / 32; i += kThreads) injected[i] = 0;
     if (tid == 0) sel.n_candidates = 0, sel.n_before = 0, sel.injected_before = 0;
-    total<kWarps>(p, info, item, n, sel.totals);
+    total<kWarps>(p, info, item, a.n, sel.totals);
     const Bins bins = bins_of(p, sel.totals);
     const auto count = [&](int i, const float4& four) {
       const float of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (i + j >= skip && i + j < own) atomicAdd(&sel.bins[bins.bin_of(bins.x_of(of[j]))], one);
+        if (i + j >= a.skip && i + j < a.own) atomicAdd(&sel.bins[bins.bin_of(bins.x_of(of[j]))], one);
     };
 #pragma unroll 1
-    for (int at = 4 * tid; at < own; at += per) {
+    for (int at = 4 * tid; at < a.own; at += per) {
       if (p.group == 1) {
 #pragma unroll
         for (int u = 0; u < 4; ++u) {
           const int i = at + u * kStep;
-          if (i >= own) break;
+          if (i >= a.own) break;
           if (i < kept) *reinterpret_cast<float4*>(values + i) = v[u];
           count(i, v[u]);
         }
@@ -164,137 +170,214 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
         if (at < kept) {
           *reinterpret_cast<float4*>(values + at) = pooled;
         } else {
-          *reinterpret_cast<float4*>(beyond + at) = pooled;
+          *reinterpret_cast<float4*>(beyond(a) + at) = pooled;
         }
         count(at, pooled);
       }
     }
-    const auto four_at = [&](int i) {
-      return i < kept ? *reinterpret_cast<const float4*>(values + i)
-                      : __ldcg(reinterpret_cast<const float4*>(beyond + i));
-    };
     __syncthreads();
+    return bins;
+  }
+
+  // Counts of 32 bins at a time to every block, then of the single bins where the k-th best is.
+  __device__ __forceinline__ Border find_border(const Pass& a, const Bins& bins, int pass) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
-    for (int part = 2 * warp; part < kWarp; part += 2 * kWarps) {  // of 32 bins each, to every block
-      const std::uint32_t a = __reduce_add_sync(~0u, sel.bins[part * kWarp + lane]),
-                          b = __reduce_add_sync(~0u, sel.bins[part * kWarp + kWarp + lane]);
+    for (int part = 2 * warp; part < kWarp; part += 2 * kWarps) {
+      const std::uint32_t x = __reduce_add_sync(~0u, sel.bins[part * kWarp + lane]),
+                          y = __reduce_add_sync(~0u, sel.bins[part * kWarp + kWarp + lane]);
       if (lane < blocks) {
         const std::uint32_t to = address_in(&sel.coarse[rank][part], lane);
-        put(to, a), put(to + 4, b);
+        put(to, x), put(to + 4, y);
       }
     }
     cluster_arrive();
-    if (kSelectPasses == SelectPasses::kBoth && next && pass == 0 && warp == 0) {
-      const bool now = needed();
-      if (lane == 0) sel.flagged = now;
-    }
-    if (info.turnover >= 0) inject_mask<kThreads>(info, n, k, index, begin, own, injected, sel.injected_before);
+    if (kSelectPasses == SelectPasses::kBoth && a.next && pass == 0 && warp == 0) read_gate();
+    if (sel.info.turnover >= 0)
+      inject_mask<kThreads>(sel.info, a.n, a.k, index, a.begin, a.own, injected, sel.injected_before);
     cluster_wait();
-    const Found coarse = find_part(sel.coarse, blocks, rank, k);
+    Border border;
+    border.coarse = find_part(sel.coarse, blocks, rank, a.k);
     for (int b = warp; b < blocks; b += kWarps)
-      sel.fine[b][lane] = get(address_in(&sel.bins[coarse.part * kWarp + lane], b));
+      sel.fine[b][lane] = get(address_in(&sel.bins[border.coarse.part * kWarp + lane], b));
     __syncthreads();
-    const Found fine = find_part(sel.fine, blocks, rank, k - coarse.above);
+    border.fine = find_part(sel.fine, blocks, rank, a.k - border.coarse.above);
+    border.bin = border.coarse.part * kWarp + border.fine.part;
+    border.whole = border.need(a.k) == border.fine.here;
+    border.in = bins.edge_of(border.bin), border.sure = border.whole ? border.in : bins.edge_of(border.bin + 1);
+    return border;
+  }
 
-    const int need = k - coarse.above - fine.above, bin = coarse.part * kWarp + fine.part;
-    const bool whole = need == fine.here, few = fine.here <= kFew;
-    int first = coarse.above_before + fine.above_before + (whole ? fine.here_before : 0);
-    const float in = bins.edge_of(bin), sure = whole ? in : bins.edge_of(bin + 1);
+  // Marks what is taken for certain; sends the candidates, where they are few, to every block.
+  __device__ __forceinline__ void take_certain(const Pass& a, const Bins& bins, const Border& border) {
     auto* bytes = reinterpret_cast<std::uint8_t*>(mask);
 #pragma unroll 1
-    for (int i = 4 * tid; i < (own + kStage - 1) / kStage * kStage; i += kStep) {  // a warp has a whole stage
+    for (int i = 4 * threadIdx.x; i < (a.own + kStage - 1) / kStage * kStage; i += kStep) {  // a warp has a whole stage
       unsigned taken = 0, candidates = 0;
-      if (i < own) {
-        const float4 four = four_at(i);
+      if (i < a.own) {
+        const float4 four = four_at(a, i);
         const float of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float x = bins.x_of(of[j]);
-          if (i + j < skip || i + j >= own) continue;
-          taken |= (x >= sure ? 1u : 0u) << j;
-          candidates |= (x >= in ? 1u : 0u) << j;
+          if (i + j < a.skip || i + j >= a.own) continue;
+          taken |= (x >= border.sure ? 1u : 0u) << j;
+          candidates |= (x >= border.in ? 1u : 0u) << j;
         }
         candidates &= ~taken;
-        if (candidates != 0 && few) {
+        if (candidates != 0 && border.few()) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            if ((candidates >> j & 1) == 0) continue;
-            const std::uint64_t own_rank = rank_of(of[j], begin + i + j);
-            const int to = fine.here_before + static_cast<int>(atomicAdd(&sel.n_candidates, 1u));
-            for (int b = 0; b < blocks; ++b)
-              put(address_in(&sel.rivals[to], b), float2{__uint_as_float(static_cast<std::uint32_t>(own_rank)),
-                                                         __uint_as_float(static_cast<std::uint32_t>(own_rank >> 32))});
-          }
+          for (int j = 0; j < 4; ++j)
+            if ((candidates >> j & 1) != 0) send_candidate(rank_of(of[j], a.begin + i + j), border);
         }
       }
       taken |= __shfl_down_sync(~0u, taken, 1) << 4;
-      if (lane % 2 == 0) bytes[i / 8] = static_cast<std::uint8_t>(taken);
+      if (threadIdx.x % 2 == 0) bytes[i / 8] = static_cast<std::uint8_t>(taken);
     }
     cluster_sync();
-    if (!whole && few) {
-      const int before = fine.here_before, stop = before + static_cast<int>(sel.n_candidates);
-      for (int i = tid; i < stop; i += kThreads) {  // its own, and those that are in front of what it writes
-        const std::uint64_t mine = sel.rivals[i];
-        int above = 0;
+  }
+  __device__ __forceinline__ void send_candidate(std::uint64_t own_rank, const Border& border) {
+    const int to = border.fine.here_before + static_cast<int>(atomicAdd(&sel.n_candidates, 1u));
+    for (int b = 0; b < blocks; ++b)
+      put(address_in(&sel.rivals[to], b), float2{__uint_as_float(static_cast<std::uint32_t>(own_rank)),
+                                                 __uint_as_float(static_cast<std::uint32_t>(own_rank >> 32))});
+  }
+
+  // Marks the best of the candidates. Returns how many candidates the blocks before this one take.
+  __device__ __forceinline__ int take_candidates(const Pass& a, const Bins& bins, const Border& border) {
+    const int need = border.need(a.k);
+    if (border.whole) return 0;
+    if (!border.few()) return take_candidates_by_radix(a, bins, border);
+    const int before = border.fine.here_before, stop = before + static_cast<int>(sel.n_candidates);
+    for (int i = threadIdx.x; i < stop; i += kThreads) {  // its own, and those that are in front of what it writes
+      const std::uint64_t mine = sel.rivals[i];
+      int above = 0;
 #pragma unroll 8
-        for (int j = 0; j < fine.here; ++j) above += sel.rivals[j] > mine;
-        if (above >= need) continue;
-        if (i < before) {
-          atomicAdd(&sel.n_before, 1);
-        } else {
-          set_bit(mask, position_of(mine) - begin);
+      for (int j = 0; j < border.fine.here; ++j) above += sel.rivals[j] > mine;
+      if (above >= need) continue;
+      if (i < before) {
+        atomicAdd(&sel.n_before, 1);
+      } else {
+        set_bit(mask, position_of(mine) - a.begin);
+      }
+    }
+    __syncthreads();
+    return sel.n_before;
+  }
+  __device__ __forceinline__ int take_candidates_by_radix(const Pass& a, const Bins& bins, const Border& border) {
+    const auto for_candidates = [&](auto&& f) {
+      for (int i = 4 * threadIdx.x; i < a.own; i += kStep) {
+        const float4 four = four_at(a, i);
+        const float of[4] = {four.x, four.y, four.z, four.w};
+        for (int j = 0; j < 4; ++j) {
+          const float x = bins.x_of(of[j]);
+          if (i + j >= a.skip && i + j < a.own && x >= border.in && x < border.sure) f(rank_of(of[j], a.begin + i + j));
         }
       }
-      __syncthreads();
-      first += sel.n_before;
-    } else if (!whole) {
-      const auto for_candidates = [&](auto&& f) {
-        for (int i = 4 * tid; i < own; i += kStep) {
-          const float4 four = four_at(i);
-          const float of[4] = {four.x, four.y, four.z, four.w};
-          for (int j = 0; j < 4; ++j) {
-            const float x = bins.x_of(of[j]);
-            if (i + j >= skip && i + j < own && x >= in && x < sure) f(rank_of(of[j], begin + i + j));
-          }
-        }
-      };
-      const std::uint64_t least = least_rank(blocks, need, sel, for_candidates);
-      if (tid == 0) sel.n_taken = 0;
-      __syncthreads();
-      for_candidates([&](std::uint64_t r) {
-        if (r < least) return;
-        set_bit(mask, position_of(r) - begin);
-        atomicAdd(&sel.n_taken, 1u);
-      });
-      cluster_sync();
-      first += __reduce_add_sync(~0u, lane < rank ? static_cast<int>(get(address_in(&sel.n_taken, lane))) : 0);
-      cluster_sync();
+    };
+    const std::uint64_t least = least_rank(blocks, border.need(a.k), sel, for_candidates);
+    if (threadIdx.x == 0) sel.n_taken = 0;
+    __syncthreads();
+    for_candidates([&](std::uint64_t r) {
+      if (r < least) return;
+      set_bit(mask, position_of(r) - a.begin);
+      atomicAdd(&sel.n_taken, 1u);
+    });
+    cluster_sync();
+    const int lane = threadIdx.x % kWarp,
+              before = __reduce_add_sync(~0u, lane < rank ? static_cast<int>(get(address_in(&sel.n_taken, lane))) : 0);
+    cluster_sync();
+    return before;
+  }
+
+  // Share of this step's selection that the speculative selection lacks, to KvSlots::mass; then the gate.
+  __device__ __forceinline__ void compute_missing_mass(const Pass& a) {
+    const int tid = threadIdx.x;
+    const std::int32_t* speculative = p.s.selected_ids[1] + index * p.s.max_listed;
+    const int n_speculative = min(__ldcg(p.s.n_selected[1] + index), p.s.max_listed), from = sel.info.base + a.begin;
+    for (int i = tid; i < (a.own + 31) / 32; i += kThreads) there[i] = 0;
+    __syncthreads();
+    for (int k = tid; k < n_speculative; k += kThreads) {
+      const int i = __ldcg(speculative + k) - from;
+      if (i >= 0 && i < a.own) set_bit(there, i);
     }
-    if (info.by_mass && !next) {
-      compute_missing_mass<kThreads>(p, sel, index, begin, skip, own, blocks, rank, mask, there, four_at);
-      const bool now = needed();
-      if (tid == 0) sel.flagged = now;
+    __syncthreads();
+    const Weighed w = weigh<kThreads>(TokenWeight(sel.info, sel.totals.kind), a.skip, a.own, mask, there,
+                                      sel.of_mass_warps, [&](int i) { return four_at(a, i); });
+    if (tid < blocks) {
+      const std::uint32_t to = address_in(&sel.of_blocks[rank], tid);
+      put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
     }
-    // In order, after what the blocks before this one take.
+    cluster_sync();
+    if (tid == 0) p.s.mass[index] = missing_mass(sel.of_blocks, blocks);  // equal in every block
+    __syncthreads();
+    read_gate();
+  }
+
+  // In order, after what the blocks before this one take. kLists: tokens have no cache slots; what this step attends is
+  // listed.
+  __device__ __forceinline__ void write_selected(const Pass& a, int first) {
+    const int tid = threadIdx.x;
+    const RowInfo& info = sel.info;
     const bool injects = info.turnover >= 0;
     const auto* halves = reinterpret_cast<const std::uint16_t*>(injects ? injected : mask);
-    const int n_halves = (own + 15) / 16, some = (n_halves + kThreads - 1) / kThreads, from = min(n_halves, tid * some),
-              to = min(n_halves, from + some);
+    const int n_halves = (a.own + 15) / 16, some = (n_halves + kThreads - 1) / kThreads,
+              from = min(n_halves, tid * some), to = min(n_halves, from + some);
     int mine = 0;
     for (int i = from; i < to; ++i) mine += __popc(halves[i]);
     int at = (injects ? sel.injected_before : first) + block_exclusive_scan(mine, sel.of_warps);
-    const auto when = static_cast<int>(next ? SelectWhen::kNext : SelectWhen::kNow);
+    const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.selected_ids[when] + index * p.s.max_listed;
-    const bool lists = kLists && !next && (!info.speculative || sel.flagged);
+    const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
     std::int32_t* listed = p.s.listed + index * p.s.max_listed + info.base + info.skip;  // after the sinks
     for (int i = from; i < to; ++i)
       for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1) {
         const int bit = __ffs(static_cast<int>(bits)) - 1;
         if constexpr (kLists)
           if (lists) listed[at] = tables[i / 2] * kKvPageTokens + i % 2 * 16 + bit;
-        out[at++] = info.base + begin + i * 16 + bit;
+        out[at++] = info.base + a.begin + i * 16 + bit;
       }
-    if (rank == 0 && tid == 0) p.s.n_selected[when][index] = k;
+    if (rank == 0 && tid == 0) p.s.n_selected[when][index] = a.k;
+  }
+};
+
+template <SelectPasses kSelectPasses, bool kLists>
+__global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<kSelectPasses>::kBlocksOfRegisters)
+    select_kernel(Args p, int blocks, int kept, int share) {
+  extern __shared__ __align__(16) float values[];
+  __shared__ __align__(16) Selection<Of<kSelectPasses>::kWarps> sel;
+  auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
+  auto *injected = mask + share / 32, *there = injected + share / 32;
+  auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
+  const int rank = blockIdx.x % blocks, item = blockIdx.x / blocks, row = item / p.s.n_kv_heads,
+            kv_head = item % p.s.n_kv_heads;
+  cluster_begin();
+  launch_dependents();
+  if (threadIdx.x < kWarp) {
+    const RowInfo own = row_info(p, row);
+    if (threadIdx.x == 0) sel.info = own, sel.flagged = false;
+  }
+  __syncthreads();
+  const RowInfo& info = sel.info;
+  if constexpr (kLists) list_early(p, info, row, kv_head, rank, blocks, share_of(info.n_now, blocks), tables);
+  grid_dependency_wait();
+  cluster_begun();
+  const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, kv_head);
+  Block<kSelectPasses, kLists> block{p,      sel,  values, mask, injected, there,   tables,
+                                     blocks, kept, rank,   item, row,      kv_head, index};
+  for (int pass = 0; pass < 2; ++pass) {
+    if (!block.has_pass(pass)) break;
+    const Pass a = block.pass_of(pass);
+    if (a.k == 0) {
+      block.skip_pass(pass);
+      continue;
+    }
+    const Bins bins = block.count_values(a);
+    const Border border = block.find_border(a, bins, pass);
+    block.take_certain(a, bins, border);
+    const int first = border.first() + block.take_candidates(a, bins, border);
+    if (info.by_mass && !a.next) block.compute_missing_mass(a);
+    block.write_selected(a, first);
   }
   if constexpr (kLists)
     if (info.speculative) list_late(p, sel.flagged, row, kv_head, rank, blocks);

@@ -70,40 +70,6 @@ TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
   }
 }
 
-// Recall by the host gives the results of recall by the device, also in alternation.
-TEST_F(CudaMethodTest, RecallByTheHostIsRecallByTheDevice) {
-  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
-  const std::span<const std::int32_t> all(tokens);
-  const auto plan = plan_for(*model, "quest", 256, "unit=page:32");
-  const auto answers = [&](RecallBy by, bool changes) {
-    OnDevice host(*model, KvStore::kHost);
-    SequenceCache a(*host.pool);
-    MethodState method(plan);
-    for (int i = 0; i < 3; ++i) host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 400), &method);
-    std::vector<std::vector<float>> out;
-    for (int i = 0; i < 70; ++i) {
-      const RecallBy now = changes && i / 20 % 2 == 1 ? RecallBy::kGather : by;
-      host.forward.inject_outcomes(-1, -1, now);
-      out.push_back(host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 1), &method));
-    }
-    std::int64_t selected = 0;
-    for (const LayerStats& l : method.stats().layers) selected += l.selected_units;
-    return std::pair(out, selected);
-  };
-  const auto want = answers(RecallBy::kGather, false);
-  EXPECT_GT(want.second, 0);
-  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kMerged,
-                            RecallBy::kStaged, RecallBy::kStagedTwice})
-    for (const bool changes : {false, true}) {
-      const auto got = answers(by, changes);
-      EXPECT_EQ(got.second, want.second);
-      for (std::size_t i = 0; i < want.first.size(); ++i)
-        ASSERT_TRUE(got.first[i] == want.first[i])
-            << "step " << i << ", by " << static_cast<int>(by) << ", " << changes;
-    }
-}
-
 // Tokens by 1-bit keys, up to many times the budget: pages on the device and in host memory attend the same.
 TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
@@ -158,13 +124,13 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
                                         {"oracle", ""},
                                         {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
-    const auto answers = [&](RecallBy by, std::int32_t delay_us) {
+    const auto answers = [&](bool merged, std::int32_t delay_us) {
       OnDevice host(*model,
                     {.max_rows = 512,
                      .max_sequences = 2,
                      .max_context = model->max_context(),
                      .store = KvStore::kHost,
-                     .recall_by = by,
+                     .recall_form = {.merged = merged},
                      .delay_us = delay_us},
                     DType::kBF16, 100);
       SequenceCache cache(*host.pool);
@@ -177,13 +143,13 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
       }
       return out;
     };
-    const std::vector<float> want = answers(RecallBy::kGather, 0);
-    std::vector<RecallBy> ways = {RecallBy::kGather};
-    if (plan->rules.unit_tokens == kPageTokens) ways.push_back(RecallBy::kMerged);
-    for (const RecallBy by : ways)
-      for (const std::int32_t delay_us : {by == RecallBy::kMerged ? 0 : 20, 150, 600})
-        ASSERT_TRUE(answers(by, delay_us) == want)
-            << name << " " << overrides << ", up to " << delay_us << " us, by " << static_cast<int>(by);
+    const std::vector<float> want = answers(false, 0);
+    for (const bool merged : {false, true})
+      for (const std::int32_t delay_us : {merged ? 0 : 20, 150, 600}) {
+        if (merged && plan->rules.unit_tokens != kPageTokens) continue;
+        ASSERT_TRUE(answers(merged, delay_us) == want)
+            << name << " " << overrides << ", up to " << delay_us << " us, " << (merged ? "merged" : "gathered");
+      }
   }
 }
 

@@ -104,24 +104,24 @@ CudaRetrieval::Weights CudaRetrieval::keep_top_p(std::int32_t layer, const SlotR
   return weights();
 }
 
-void CudaRetrieval::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
+void CudaRetrieval::inject_outcomes(float turnover, float correction, const RecallForm& form) {
   options_.turnover = turnover, options_.correction = correction;
-  if (options_.recall_by == recall_by) return;
-  options_.recall_by = recall_by;
+  if (options_.recall_form == form) return;
+  options_.recall_form = form;
   for (SeqSlot& p : seq_slots_)
     p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // reset
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
-  if (!host_recall_) host_recall_ = std::make_unique<CudaHostRecall>(view_);
-  std::vector<CudaHostRecall::Row> all;
+  if (!host_recall_) host_recall_ = options_.recall_form.by_host(view_);
+  std::vector<PageRecall::Row> all;
   for (const Row& r : rows) {
     const SlotRules& rules = at(r.seq_slot, layer).rules;
     if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1 || view_.shared > 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
     all.push_back({r.cache, rules, r.seq_slot, at(r.seq_slot, layer).reset != 0});
   }
-  host_recall_->recall(all, options_.recall_by, layer, slot_layer(layer), stream);
+  host_recall_->recall(all, layer, slot_layer(layer), stream);
 }
 
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,

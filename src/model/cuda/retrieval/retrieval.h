@@ -17,8 +17,8 @@
 #include "src/cuda/memory.h"
 #include "src/kv/sequence_cache.h"
 #include "src/methods/method_state.h"
-#include "src/model/cuda/retrieval/host_recall.h"
 #include "src/model/cuda/retrieval/key_index.h"
+#include "src/model/cuda/retrieval/page_recall.h"
 #include "src/model/cuda/retrieval/retrieval_needs.h"
 #include "src/model/cuda/retrieval/unit_lists.h"
 #include "src/model/model.h"
@@ -52,9 +52,9 @@ struct CudaRetrievalOptions {
   CudaFit fit;
   bool pages_on_device = false;    // else in mapped host memory
   std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
-  // Benchmarks, see SlotRules and host_recall.h; below 0: off.
+  // Benchmarks, see SlotRules and page_recall.h; below 0: off.
   float turnover = -1, correction = -1;
-  RecallBy recall_by = RecallBy::kMerged;
+  RecallForm recall_form;
   std::int32_t delay_us = 0;        // KvSlots::delay_us
   const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
 };
@@ -76,7 +76,7 @@ class CudaRetrieval {
   const Needs& needs() const { return needs_; }
 
   // Benchmarks, see CudaRetrievalOptions.
-  void inject_outcomes(float turnover, float correction, RecallBy recall_by);
+  void inject_outcomes(float turnover, float correction, const RecallForm& form);
 
   // Local part of a row, as indices of the tables that it reads, and length of the remote part. Dense layers have their
   // own values.
@@ -188,7 +188,7 @@ class CudaRetrieval {
   // after it. Where most heads attend the speculative selection it costs more than it gains (freekv at 128K: 5.21 ms a
   // step in place of 5.14 without corrections, equal with 20 %).
   bool merges() const {
-    return options_.recall_by == RecallBy::kMerged && selects() && !speculative() && !two_parts() && !prunes() &&
+    return options_.recall_form.merged && selects() && !speculative() && !two_parts() && !prunes() &&
            view_.n_slots > 0 && view_.unit_tokens == kPageTokens;
   }
   // Whether the lists of the step before are attended while select() runs for this step, and then again those of flagged
@@ -201,9 +201,9 @@ class CudaRetrieval {
   }
   const std::int32_t* relisted() const { return view_.relisted; }
   ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
-  // Recall by the host (CudaRetrievalOptions::recall_by), in place of recall() for this step, with the decode rows.
+  // Recall by the host (CudaRetrievalOptions::recall_form), in place of recall() for this step, with the decode rows.
   // Waits for the stream, so the step cannot be part of a graph.
-  bool recalls_by_host() const { return by_host(options_.recall_by); }
+  bool recalls_by_host() const { return options_.recall_form.by_host != nullptr; }
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
   // Builds groups of 1-bit keys, or other entries, that the rows' new tokens complete. layer -1: all.
@@ -318,7 +318,7 @@ class CudaRetrieval {
   } shares_view_;
   PinnedBuffer host_shares_, host_thetas_;
   std::vector<SeqSlot> seq_slots_;
-  std::unique_ptr<CudaHostRecall> host_recall_;
+  std::unique_ptr<PageRecall> host_recall_;
   std::unique_ptr<CudaUnitLists> lists_;  // for units that are lists
 };
 

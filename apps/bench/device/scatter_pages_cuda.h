@@ -1,4 +1,4 @@
-// Scatters contiguous pieces to addresses on the device: the second half of a staged recall (`mneme bench ablate`).
+// Scatters contiguous pieces to addresses on the device: the second half of a staged recall (host_recall_cuda.h).
 //
 //   from  [n] pieces of `bytes`, on the device
 //   to    n addresses on the device

@@ -1,10 +1,10 @@
-#include "src/model/cuda/retrieval/host_recall.h"
+#include "apps/bench/device/host_recall_cuda.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "apps/bench/device/scatter_pages_cuda.h"
 #include "src/base/check.h"
-#include "src/offload/scatter_pages_cuda.h"
 
 namespace mneme {
 namespace {
@@ -15,9 +15,34 @@ std::int32_t* at(const PinnedBuffer& b, std::int64_t entry) {
   return b.as<std::int32_t>() + entry;
 }
 
+template <RecallBy kBy>
+std::unique_ptr<PageRecall> make(const KvSlots& slots) {
+  return std::make_unique<CudaHostRecall>(slots, kBy);
+}
+
 }  // namespace
 
-CudaHostRecall::CudaHostRecall(const KvSlots& slots) : slots_(slots) {
+RecallForm recall_form(RecallBy by) {
+  switch (by) {
+    case RecallBy::kMerged:
+      return {};
+    case RecallBy::kGather:
+      return {.merged = false};
+    case RecallBy::kCopies:
+      return {.merged = false, .by_host = make<RecallBy::kCopies>};
+    case RecallBy::kBatch:
+      return {.merged = false, .by_host = make<RecallBy::kBatch>};
+    case RecallBy::kTokenMajor:
+      return {.merged = false, .by_host = make<RecallBy::kTokenMajor>};
+    case RecallBy::kStaged:
+      return {.merged = false, .by_host = make<RecallBy::kStaged>};
+    case RecallBy::kStagedTwice:
+      return {.merged = false, .by_host = make<RecallBy::kStagedTwice>};
+  }
+  return {};
+}
+
+CudaHostRecall::CudaHostRecall(const KvSlots& slots, RecallBy by) : slots_(slots), by_(by) {
   const auto states = static_cast<std::size_t>(slots.n_layers) * static_cast<std::size_t>(slots.n_seq_slots),
              heads = static_cast<std::size_t>(slots.n_kv_heads), listed = static_cast<std::size_t>(slots.max_listed);
   heads_.resize(states * heads);
@@ -114,7 +139,7 @@ void CudaHostRecall::fetch_staged(std::size_t n_buffers, const Stream& stream) {
   }
 }
 
-void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
+void CudaHostRecall::recall(std::span<const Row> rows, std::int32_t layer, std::int32_t slot_layer,
                             const Stream& stream) {
   const std::int64_t heads = slots_.n_kv_heads, listed = slots_.max_listed,
                      state = std::int64_t{slot_layer} * slots_.n_seq_slots;
@@ -131,11 +156,11 @@ void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t
       take(r, layer, slot_layer, head);
       ends_.push_back(copies_.size());
     }
-  if (by == RecallBy::kStaged || by == RecallBy::kStagedTwice) {
-    fetch_staged(by == RecallBy::kStaged ? 1 : 2, stream);
-  } else if (by == RecallBy::kBatch) {
+  if (by_ == RecallBy::kStaged || by_ == RecallBy::kStagedTwice) {
+    fetch_staged(by_ == RecallBy::kStaged ? 1 : 2, stream);
+  } else if (by_ == RecallBy::kBatch) {
     copy_batch(copies_, stream);
-  } else if (by == RecallBy::kTokenMajor) {
+  } else if (by_ == RecallBy::kTokenMajor) {
     const std::size_t piece = slots_.token_bytes(), pitch = piece * static_cast<std::size_t>(heads);
     const PagePool& pool = rows.front().cache->pool();
     const std::byte* last =

@@ -9,14 +9,13 @@
 
 #include "src/cuda/memory.h"
 #include "src/cuda/stream.h"
-#include "src/kv/sequence_cache.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/model/cuda/retrieval/page_recall.h"
 
 namespace mneme {
 
 // Same order as kRecallNames of bench.h.
 enum class RecallBy : std::int32_t {
-  kMerged,      // by the device; hits are attended while misses are fetched
+  kMerged,      // RecallForm::merged
   kGather,      // by the device, before attention starts; always for tokens and clusters, unless by the host
   kCopies,      // one copy per page and KV head
   kBatch,       // those copies in one batched call
@@ -27,28 +26,15 @@ enum class RecallBy : std::int32_t {
   kStaged,       // one buffer: a KV head's pages are fetched after the previous head is done
   kStagedTwice,  // two buffers: they are fetched while the previous head is scattered
 };
-constexpr bool by_host(RecallBy by) {
-  return by != RecallBy::kGather && by != RecallBy::kMerged;
-}
+// What the forward pass runs in this form.
+RecallForm recall_form(RecallBy by);
 
-class CudaHostRecall {
+class CudaHostRecall : public PageRecall {
  public:
   // Manages slot_layers' state for `slots`.
-  explicit CudaHostRecall(const KvSlots& slots);
-
-  struct Row {
-    const SequenceCache* cache = nullptr;
-    SlotRules rules;
-    std::int32_t seq_slot = -1;
-    bool reset = false;  // its cache slots were filled since the last step
-  };
-  // Call after select_pages_cuda(kNow) of the same rows, with schedule kEveryStep: waits for it, and enqueues what
-  // recall_units_cuda would do.
-  void recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
-              const Stream& stream);
-
-  // Counters of a sequence slot, as KvSlots::counts.
-  const SlotCounts& counts(std::int32_t slot_layer, std::int32_t seq_slot) const {
+  CudaHostRecall(const KvSlots& slots, RecallBy by);
+  void recall(std::span<const Row> rows, std::int32_t layer, std::int32_t slot_layer, const Stream& stream) override;
+  const SlotCounts& counts(std::int32_t slot_layer, std::int32_t seq_slot) const override {
     return counts_[static_cast<std::size_t>(slot_layer * slots_.n_seq_slots + seq_slot)];
   }
 
@@ -60,6 +46,7 @@ class CudaHostRecall {
   void fetch_staged(std::size_t n_buffers, const Stream& stream);
 
   KvSlots slots_;
+  RecallBy by_;
   std::vector<Head> heads_;  // indexed as in KvSlots
   std::vector<SlotCounts> counts_;
   PinnedBuffer selected_ids_, listed_;  // [seq slots][KV heads][max_listed]; [slot layers] of them

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "apps/bench/device/scatter_pages_cuda.h"
 #include "src/cuda/common.cuh"
-#include "src/offload/scatter_pages_cuda.h"
 
 namespace mneme {
 namespace {
