@@ -3,12 +3,38 @@
 #include "apps/mneme/options.h"
 
 namespace mneme::cli {
+namespace {
+
+// An option in GiB of a number of bytes.
+CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* words) {
+  return c
+      .add_option_function<double>(
+          name, [&bytes](double gib) { bytes = static_cast<std::int64_t>(gib * 1024 * 1024 * 1024); }, words)
+      ->type_name("GIB")
+      ->check(number(0.0001, 1e6));
+}
+
+}  // namespace
 
 void add_device_option(CLI::App& c, EngineOptions& e) {
   add_named(c, "--device", e.device, parse_device, "cpu, or cuda: the first NVIDIA GPU")
       ->type_name("NAME")
       ->check(one_of({"cpu", "cuda"}))
       ->group(kEngineGroup);
+}
+
+void add_kv_room_options(CLI::App& c, EngineOptions& e) {
+  const auto add = [](CLI::Option* option) { return option->group(kEngineGroup); };
+  add(add_gib(c, "--kv-offloading-size,--host-pool-gib", e.kv_memory_bytes,
+              "KV cache size (default: all sequences at full length, at most half of the memory)"));
+  CLI::Option* const folder = add(c.add_option("--kv-spill", e.kv_spill.folder,
+                                               "Folder on a fast disk for keys and values of running sequences that "
+                                               "memory has no room for, coldest pages first")
+                                      ->type_name("FOLDER")
+                                      ->check(not_empty()));
+  CLI::Option* const size = add(add_gib(c, "--kv-spill-gib", e.kv_spill.bytes, "Size of it, allocated at the start"));
+  folder->needs(size);
+  size->needs(folder);
 }
 
 void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {

@@ -11,6 +11,8 @@ inline constexpr const char* kEngineGroup = "Memory and speed";
 
 // --device
 void add_device_option(CLI::App& command, EngineOptions& options);
+// --kv-offloading-size, --kv-spill, --kv-spill-gib
+void add_kv_room_options(CLI::App& command, EngineOptions& options);
 // --kv-store, --gpu-layers, --kv-cache-dtype, --threads, --no-pin, --numa.
 void add_machine_options(CLI::App& command, EngineOptions& options, bool& no_pin);
 // --deterministic

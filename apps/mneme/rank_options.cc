@@ -9,16 +9,18 @@
 #include "mneme/mneme.h"
 #include "src/base/error.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/loop/disk_follower.h"
 #include "src/engine/session/session_ranks.h"
 
 namespace mneme::cli {
 namespace {
 
 std::string asked(const RankOptions& r, const EngineOptions& e) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.tensor_parallel, r.pipeline_parallel,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.tensor_parallel, r.pipeline_parallel,
                      name_of(e.device), e.gpu_layers, name_of(e.kv_store), name_of(e.kv_cache_dtype), e.context,
-                     e.kv_memory_bytes, e.max_sequences, e.max_batched_tokens, name_of(e.kv_admission), e.deterministic,
-                     e.audit_every, e.kv.method == kAutoMethod ? e.kv.method : print_recipe(recipe_of(e.kv)));
+                     e.kv_memory_bytes, e.kv_spill.bytes, e.max_sequences, e.max_batched_tokens,
+                     name_of(e.kv_admission), e.deterministic, e.audit_every,
+                     e.kv.method == kAutoMethod ? e.kv.method : print_recipe(recipe_of(e.kv)));
 }
 
 }  // namespace
@@ -59,10 +61,12 @@ std::unique_ptr<RankGroup> join_ranks(RankOptions options, const EngineOptions& 
   return RankGroup::join(options, fmt::format("{} {}", version(), build_commit()), asked(options, engine));
 }
 
-int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine) {
+int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine,
+                  const std::optional<DiskOptions>& disk) {
   try {
     RunningModel running = start_model(Checkpoint::open(model), nullptr, engine, {});
-    follow(running);
+    DiskFollower pages(running, disk);
+    follow(running, [&](RankCall call, ByteReader& in) { pages.repeat(call, in); });
     return 0;
   } catch (const Error& e) {
     ranks.world().abort(fmt::format("rank {}: {}", ranks.world().rank(), e.what()));

@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "mneme/options.h"
+#include "src/engine/loop/disk_pages.h"
 #include "src/parallel/rank_group.h"
 
 namespace mneme::cli {
@@ -19,9 +21,10 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 // Errors  as RankGroup::join(); kOption: --gpus without --device cuda.
 std::unique_ptr<RankGroup> join_ranks(RankOptions options, const EngineOptions& engine);
 
-// What every other rank does: repeats the leader's calls until it ends. The exit code.
+// What every other rank does: repeats the leader's calls until it ends. The exit code. `disk`: for pages of its heads.
 //
 // Errors  of ranks that a launcher started; what goes wrong in those that rank 0 started, rank 0 says.
-int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine);
+int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine,
+                  const std::optional<DiskOptions>& disk = std::nullopt);
 
 }  // namespace mneme::cli

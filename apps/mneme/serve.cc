@@ -32,7 +32,7 @@ struct ServeCommand {
   std::optional<std::string> api_key;
   std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
   std::vector<std::string> presets;
-  double kv_gib = 0, disk_gib = 16, stream_ms = 20;
+  double disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
 
@@ -68,7 +68,6 @@ int serve(ServeCommand command) {
   expect_model(command.model);
   expect_method(o.engine.kv);
   o.engine.pin_threads = !command.no_pin;
-  o.engine.kv_memory_bytes = static_cast<std::int64_t>(command.kv_gib * 1024 * 1024 * 1024);
   if (!command.chat_template.empty()) o.chat_template = read_template(command.chat_template);
   o.stream_seconds = command.stream_ms / 1000;
   if (!command.key_file.empty())
@@ -89,8 +88,12 @@ int serve(ServeCommand command) {
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
   const std::unique_ptr<RankGroup> ranks = join_ranks(command.ranks, o.engine);
-  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine);
-  if (ranks && o.disk) fail(ErrorKind::kUnsupported, "--kv-disk: not with --tensor-parallel-size yet");
+  if (ranks && o.disk) {
+    const int rank = ranks->world().rank(), size = ranks->world().size();
+    o.disk->folder /= fmt::format("rank{}of{}", rank, size);
+    o.disk->bytes /= size;
+  }
+  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine, o.disk);
   say_note(note);
   say_note(weak_default(recipe));
   o.model = model_file(command.model, true);
@@ -215,10 +218,7 @@ void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
   server::ServerOptions& o = command.server;
   EngineOptions& e = o.engine;
   const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
-  add(c.add_option("--kv-offloading-size,--host-pool-gib", command.kv_gib,
-                   "KV cache size (default: all sequences at full length, at most half of the memory)")
-          ->type_name("GIB")
-          ->check(number(0.0001, 1e6)));
+  add_kv_room_options(c, e);
   add_device_option(c, e);
   add_machine_options(c, e, command.no_pin);
   add_deterministic_option(c, e);

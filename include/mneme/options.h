@@ -152,6 +152,12 @@ struct EngineOptions {
   std::int64_t context = 0;
   // Room for keys and values of all sequences, bytes; 0: enough for one sequence of `context`.
   std::int64_t kv_memory_bytes = 0;
+  // So many bytes of keys and values beyond that lie in a file of this folder, the coldest pages first: sequences may be
+  // longer than memory, at the speed of the disk where they read all of it. With Device::kCpu.
+  struct KvSpill {
+    std::string folder;
+    std::int64_t bytes = 0;  // 0: none
+  } kv_spill;
   // Sequences that run at the same time.
   int max_sequences = 16;
   // Tokens of one step, prefill chunks included. Larger prefills faster, smaller answers others (and Ctrl-C) sooner.

@@ -42,7 +42,10 @@ Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOption
   KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
   if (ranks != nullptr) kv.n_blocks = ranks->least(kv.n_blocks / shape.blocks_per_page()) * shape.blocks_per_page();
   options.context = kv.context;
-  pool = forward->make_pool(shape, kv.n_blocks);
+  pool = kv.resident_bytes > 0 ? std::make_unique<PagePool>(shape, kv.n_blocks,
+                                                            SpillOptions{.folder = options.kv_spill.folder,
+                                                                         .resident_bytes = kv.resident_bytes})
+                               : forward->make_pool(shape, kv.n_blocks);
 }
 
 Request& Engine::Impl::add(RequestId id) {

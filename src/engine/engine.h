@@ -174,7 +174,8 @@ class Engine {
   // Requires  n_shared computed tokens of `from`, the same. Errors  kRequest: as submit.
   RequestId adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared);
   // Adds the next n_tokens of a kept sequence, whose keys and values `fill` writes, which must not throw. False: what
-  // runs leaves no room for them, even where other kept sequences lose pages; nothing is added then.
+  // runs leaves no room for them, even where other kept sequences lose pages; nothing is added then. With several
+  // ranks every rank calls it, within one of the leader's calls.
   bool fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill);
 
   // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.

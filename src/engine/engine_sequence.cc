@@ -63,9 +63,14 @@ bool Engine::Impl::has_unpromised(std::int64_t n_blocks) const {
 }
 
 RequestId Engine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared) {
-  MNEME_CHECK(impl_->ranks == nullptr, "followers are not told of pieces");
   RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
   impl_->check_input(input, {});
+  impl_->tell(RankCall::kAdoptPrefix, [&](ByteWriter& out) {
+    out.put(from.value);
+    out.put(n_shared);
+    out.put(size32(input.prompt));
+    out.put_all(input.prompt);
+  });
   Request& request = impl_->add(RequestId(impl_->next_id++));
   if (n_shared > 0) {
     Request& parent = impl_->find_sequence(from);
@@ -88,7 +93,7 @@ bool Engine::fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(Seq
   Request& request = impl_->find_sequence(id);
   MNEME_CHECK(request.state == Request::State::kKept && request.cache.length() + n_tokens <= request.length(),
               "request {}: {} more of {} tokens", id.value, n_tokens, request.length());
-  const auto fits = [&] { return impl_->has_unpromised(request.cache.blocks_needed(n_tokens)); };
+  const auto fits = [&] { return impl_->agreed(impl_->has_unpromised(request.cache.blocks_needed(n_tokens))); };
   impl_->take_pages(&request, fits);
   if (!fits()) return false;
   request.cache.extend(n_tokens);

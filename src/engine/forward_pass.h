@@ -23,7 +23,7 @@ class ForwardPass {
   virtual std::size_t weight_bytes() const { return 0; }
   // Memory for keys and values, of a machine (or control group) that has machine_bytes.
   virtual std::int64_t kv_room_bytes(std::int64_t machine_bytes) const { return machine_bytes - weight_bytes(); }
-  // Where they lie.
+  // Where they lie, if all of them are in memory.
   virtual std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) {
     return std::make_unique<PagePool>(shape, n_blocks);
   }

@@ -21,6 +21,12 @@ void check_options(const EngineOptions& o, std::int64_t model_context) {
   if (o.kv_memory_bytes < 0) {
     fail(ErrorKind::kOption, "kv_memory_bytes: expected 0 (automatic) or more, found {}", o.kv_memory_bytes);
   }
+  if (o.kv_spill.bytes < 0 || (o.kv_spill.bytes > 0 && o.kv_spill.folder.empty())) {
+    fail(ErrorKind::kOption, "kv_spill: expected a folder and 0 bytes (none) or more, found '{}' and {}",
+         o.kv_spill.folder, o.kv_spill.bytes);
+  }
+  if (o.kv_spill.bytes > 0 && o.device != Device::kCpu)
+    fail(ErrorKind::kUnsupported, "kv_spill: a GPU reads pages of page-locked memory, which cannot lie in a file");
   if (o.context < 0 || o.context > model_context) {
     fail(ErrorKind::kOption, "context: expected 0 (all) to {}, the tokens that the model was loaded for, found {}",
          model_context, o.context);
@@ -59,8 +65,10 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   constexpr std::int64_t kMaxTokens = kMaxBlocks / kPageTokens * kPageTokens - kPageTokens;
   const std::int64_t per_page = shape.blocks_per_page();
   const std::int64_t page_bytes = shape.page_bytes();
-  const std::int64_t room =
+  const std::int64_t memory =
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
+  const std::int64_t spill = std::min(options.kv_spill.bytes, std::numeric_limits<std::int64_t>::max() - memory);
+  const std::int64_t room = memory + spill;
   const std::int64_t pages_in_room = std::min(room / page_bytes, kMaxBlocks) / per_page;
 
   KvPlan plan;
@@ -72,8 +80,9 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
            "one sequence of {} tokens takes {} bytes of keys and values ({} a token); {} bytes are {}: room for {} "
            "tokens",
            plan.context, pages_of(plan.context) * per_page * page_bytes, shape.bytes_per_token(), room,
-           options.kv_memory_bytes > 0 ? "set aside (kv_memory_bytes)"
-                                       : "left beside the weights (kv_memory_bytes overrides)",
+           spill > 0                     ? "set aside in memory and on the disk (kv_memory_bytes, kv_spill)"
+           : options.kv_memory_bytes > 0 ? "set aside (kv_memory_bytes)"
+                                         : "left beside the weights (kv_memory_bytes overrides)",
            pages_in_room * kPageTokens);
     }
     plan.context = pages_in_room * kPageTokens;
@@ -81,6 +90,7 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   const std::int64_t pages =
       options.kv_memory_bytes > 0 ? pages_in_room : pages_of(plan.context) + options.max_sequences;
   plan.n_blocks = std::min(pages, kMaxBlocks / per_page) * per_page;
+  if (spill > 0 && plan.n_blocks > memory / page_bytes) plan.resident_bytes = memory;
   return plan;
 }
 

@@ -11,6 +11,8 @@ namespace mneme {
 struct KvPlan {
   std::int64_t context = 0;   // tokens
   std::int64_t n_blocks = 0;  // of the pool
+  // Bytes of them that lie in memory, where the others lie in a file; 0: all of them do.
+  std::int64_t resident_bytes = 0;
 };
 
 // Pages that hold n tokens, and their blocks over all layers and KV heads.
@@ -24,8 +26,10 @@ DType kv_dtype_of(const EngineOptions& options);
 //
 //   available_bytes  memory of the machine for keys and values; looked at when kv_memory_bytes is 0
 //
+// options.kv_spill adds room in a file.
+//
 // Errors  kOption: values out of range, a context longer than the model's. kResource: no room for one sequence of the
-// context.
+// context. kUnsupported: a file on a device.
 KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
                std::int64_t available_bytes);
 

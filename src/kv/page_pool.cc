@@ -18,8 +18,9 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 }  // namespace
 
-PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<BlockMemory> memory)
-    : shape_(shape), memory_(std::move(memory)), block_bytes_(shape.page_bytes()) {
+// Returns their bytes.
+std::size_t PagePool::count_blocks(std::int64_t n_blocks) {
+  const KvShape& shape = shape_;
   MNEME_CHECK(shape.n_layers > 0 && shape.n_kv_heads > 0 && shape.head_dim > 0, "{} layers, {} KV heads, head size {}",
               shape.n_layers, shape.n_kv_heads, shape.head_dim);
   MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16 || is_eight_bit(shape.dtype),
@@ -31,9 +32,21 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<
     fail(ErrorKind::kResource, "KV memory of {} blocks of {} bytes: more than can be addressed (at most {} blocks)",
          n_blocks, block_bytes_, std::numeric_limits<std::int32_t>::max());
   }
-  const std::size_t bytes = n_blocks * block_bytes_;
   n_free_ = n_blocks;
   refs_.assign(n_blocks, 0);
+  return n_blocks * block_bytes_;
+}
+
+PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, const SpillOptions& spill)
+    : shape_(shape), block_bytes_(shape.page_bytes()) {
+  count_blocks(n_blocks);
+  spill_ = std::make_unique<SpillMemory>(block_bytes_, n_blocks, spill);
+  base_ = spill_->base();
+}
+
+PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<BlockMemory> memory)
+    : shape_(shape), memory_(std::move(memory)), block_bytes_(shape.page_bytes()) {
+  const std::size_t bytes = count_blocks(n_blocks);
   if (memory_ != nullptr) {
     base_ = memory_->base();
   } else if (bytes > 0) {
@@ -76,6 +89,10 @@ void PagePool::read(std::byte* to_host, const std::byte* from, std::size_t bytes
 }
 void PagePool::write(std::byte* to, const std::byte* from_host, std::size_t bytes) {
   memory_ != nullptr ? memory_->write(to, from_host, bytes) : static_cast<void>(std::memcpy(to, from_host, bytes));
+}
+
+std::optional<SpillMemory::Stats> PagePool::spill_stats() const {
+  return spill_ == nullptr ? std::nullopt : std::optional(spill_->stats());
 }
 
 std::size_t PagePool::touched_bytes() const {

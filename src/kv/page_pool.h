@@ -11,10 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "src/base/strong_id.h"
+#include "src/kv/disk/spill_memory.h"
 #include "src/kv/kv_run.h"
 #include "src/kv/token_copy.h"
 #include "src/tensor/dtype.h"
@@ -63,6 +65,8 @@ class PagePool {
   // Requires  n_blocks >= 0; a valid shape; `memory` (null: this process's own) has room for the blocks.
   // Errors  kResource: no address space for n_blocks.
   PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<BlockMemory> memory = nullptr);
+  // More blocks than fit into memory: the coldest lie in a file. Errors  as SpillMemory.
+  PagePool(const KvShape& shape, std::int64_t n_blocks, const SpillOptions& spill);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -84,6 +88,19 @@ class PagePool {
   std::span<const std::int32_t> given_back() const { return free_; }
   std::int64_t touched_blocks() const { return next_unused_; }
 
+  // Before a block is read or written, where some lie in a file: which ones that are follows from it. Any thread.
+  void touch(BlockId id) const {
+    if (spill_ != nullptr) spill_->touch(id.value);
+  }
+  // After a layer's, and a whole step's, blocks were read and written.
+  void end_layer() const {
+    if (spill_ != nullptr) spill_->end_layer();
+  }
+  void end_step() const {
+    if (spill_ != nullptr) spill_->end_step();
+  }
+  std::optional<SpillMemory::Stats> spill_stats() const;
+
   // Address of a block. Where on_device(), the host does not dereference it: use copy(), move(), read() and write().
   std::byte* data(BlockId id) const { return base_ + id.value * block_bytes_; }
   bool on_device() const { return memory_ != nullptr; }
@@ -101,10 +118,12 @@ class PagePool {
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
 
  private:
+  std::size_t count_blocks(std::int64_t n_blocks);
   void reserve(std::size_t bytes);
 
   KvShape shape_;
   std::unique_ptr<BlockMemory> memory_;
+  std::unique_ptr<SpillMemory> spill_;
   std::size_t block_bytes_;
   std::size_t reserved_bytes_ = 0;
   void* reservation_ = nullptr;

@@ -102,6 +102,7 @@ void SequenceCache::extend(std::int32_t n_new) {
     const std::int32_t slots = n_slots(t), n_pages = pages_for(std::int64_t{slots} + n_new);
     if (slots % kPageTokens != 0 && pool_->references(table.back()) > 1) {
       const BlockId own = pool_->allocate();
+      for (const BlockId id : {own, table.back()}) pool_->touch(id);
       pool_->copy(pool_->data(own), pool_->data(table.back()), (slots % kPageTokens) * shape().token_bytes());
       pool_->release(table.back());
       table.back() = own;
@@ -166,6 +167,7 @@ std::size_t SequenceCache::table_index(std::int32_t layer, std::int32_t kv_head)
 
 std::byte* SequenceCache::slot(std::size_t table, std::int32_t slot) const {
   const BlockId id = tables_[table][slot / kPageTokens];
+  pool_->touch(id);
   return pool_->data(id) + (slot % kPageTokens) * shape().token_bytes();
 }
 

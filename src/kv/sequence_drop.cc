@@ -146,6 +146,7 @@ void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   const auto number = [&](std::int32_t slot) {
     return std::int64_t{table[slot / kPageTokens].value} * kPageTokens + slot % kPageTokens;
   };
+  for (const BlockId id : table) pool_->touch(id);
   KeptRuns moved;
   std::int32_t to = 0;
   for (const KeptRun& s : kept_[t]) {

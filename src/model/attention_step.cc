@@ -28,6 +28,7 @@ AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, c
 }
 
 void AttentionStep::begin(std::span<const SequenceRows> sequences) {
+  if (!sequences.empty()) sequences.front().cache->pool().end_step();  // the one before
   single_rows_.clear();
   chunks_.clear();
   windowed_.clear();
@@ -96,6 +97,7 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   }
   attend_chunks(layer, chunks_, q, out);
   if (!scratch_.seen_rows.empty()) prefill_end_.run(layer, scratch_.seen_rows, shape_);
+  if (!cache_of_row_.empty()) cache_of_row_.front()->pool().end_layer();  // one pool has all sequences
 }
 
 SeenRows AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const {

@@ -208,6 +208,17 @@ void Metrics::append_load(Page& page) const {
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
 }
 
+void Metrics::append_spill(Page& page) const {
+  if (!gauges_.spill) return;
+  const SpillMemory::Stats& s = *gauges_.spill;
+  page.one("kv_spill_total_bytes", "gauge", "Keys and values that memory and the spill file hold.", s.file_bytes);
+  page.one("kv_spill_resident_bytes", "gauge", "Of these, in memory.", s.resident_bytes);
+  page.one("kv_spill_evicted_bytes_total", "counter", "Bytes that left memory for the file.", s.evicted_bytes);
+  page.one("kv_spill_fetched_bytes_total", "counter", "Bytes that came back.", s.fetched_bytes);
+  page.one("kv_spill_failed", "gauge", "1: the file cannot be written any more, and memory is not bounded.",
+           s.failed ? 1 : 0);
+}
+
 void Metrics::append_disk(Page& page) const {
   if (!gauges_.disk) return;
   const PageStore::Stats& d = *gauges_.disk;
@@ -291,6 +302,7 @@ std::string Metrics::text() const {
   Page page(prefix_, labels_);
   append_load(page);
   append_disk(page);
+  append_spill(page);
   append_totals(page);
   append_requests(page);
   append_histograms(page);

@@ -85,6 +85,7 @@ class Metrics final : public LoopMetrics {
   class Page;
   void append_load(Page& page) const;
   void append_disk(Page& page) const;
+  void append_spill(Page& page) const;
   void append_totals(Page& page) const;
   void append_requests(Page& page) const;
   void append_histograms(Page& page) const;

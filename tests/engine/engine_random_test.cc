@@ -1,5 +1,6 @@
 // One engine under random events, in pools of many sizes.
 #include "tests/engine/random_life.h"
+#include "tests/temp_folder.h"
 
 namespace mneme {
 namespace {
@@ -23,6 +24,17 @@ TEST(EngineRandom, PoolsThatForecastsOvercommit) {
     o.kv_admission = KvAdmission::kForecast;
     o.deterministic = seed % 2 == 0;
     RandomLife(o, seed).run(1000);
+  }
+}
+
+// The coldest pages lie in a file: two pages' memory for sequences of many.
+TEST(EngineRandom, PoolsLargerThanMemory) {
+  const TempFolder folder(TempFolder::memory());
+  for (std::uint64_t seed = 60; seed < 64; ++seed) {
+    EngineOptions o = options(2, 8, 40);
+    o.kv_spill = {.folder = folder.path(), .bytes = 30 * o.kv_memory_bytes};
+    if (seed % 2 == 1) o.kv_admission = KvAdmission::kForecast;
+    RandomLife(o, seed).run(800);
   }
 }
 

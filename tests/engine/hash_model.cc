@@ -90,7 +90,9 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   std::span<float> out(logits_);
   for (const SequenceRows& s : input.sequences) {
     for (std::int32_t i = rows_wanted(s); i > 0; --i) {
-      logits_of(hash_of(*s.cache, s.cache->length() - i + 1), out.first(kHashVocab));
+      const std::uint64_t hash = hash_of(*s.cache, s.cache->length() - i + 1);
+      if (link_ != nullptr) expect_agreement(link_->ranks(), "pages", hash);
+      logits_of(hash, out.first(kHashVocab));
       out = out.subspan(kHashVocab);
     }
   }

@@ -91,5 +91,25 @@ TEST(MemoryLimit, IsThatOfAMachine) {
   EXPECT_LT(memory_limit_bytes(), std::int64_t{1} << 50);
 }
 
+TEST(KvPlan, AFileAddsRoomForLongerSequences) {
+  EngineOptions o = with(8192, 100 * kPage);
+  o.kv_spill = {.folder = "/nvme", .bytes = 156 * kPage};
+  const KvPlan p = plan_kv(kShape, o, 8192, kPlenty);
+  EXPECT_EQ(p.n_blocks, 256 * 4);
+  EXPECT_EQ(p.resident_bytes, 100 * kPage);
+  // Without a size for memory: what the machine has, and no file where that is enough.
+  o.kv_memory_bytes = 0;
+  EXPECT_EQ(plan_kv(kShape, o, 8192, kPlenty).resident_bytes, 0);
+  EXPECT_EQ(plan_kv(kShape, o, 8192, 200 * kPage).resident_bytes, 200 * kPage);
+  expect_error(o, 50 * kPage, ErrorKind::kResource, "in memory and on the disk");
+  o.kv_spill.folder = "";
+  expect_error(o, kPlenty, ErrorKind::kOption, "kv_spill: expected a folder");
+  o.kv_spill = {.folder = "/nvme", .bytes = -1};
+  expect_error(o, kPlenty, ErrorKind::kOption, "kv_spill");
+  o.kv_spill.bytes = 1;
+  o.device = Device::kCuda;
+  expect_error(o, kPlenty, ErrorKind::kUnsupported, "page-locked");
+}
+
 }  // namespace
 }  // namespace mneme

@@ -34,11 +34,15 @@ std::string escaped(const std::string& text) {
   return json;
 }
 
+struct Case {
+  const char *name, *type;
+  std::vector<std::string> more = {};  // options
+  bool spills = false;                 // memory for a third of the document
+};
+
 class DiskServer {
  public:
-  DiskServer(const TempFolder& folder, const std::string& type)
-      : server_({MNEME_BINARY, "serve", "-m", MNEME_MODEL_FILE, "--port", "0", "--quiet", "--no-pin", "-c", "8192",
-                 "--kv-disk", (folder.path() / "kv").string(), "--kv-disk-gib", "1", "--kv-cache-dtype", type}) {
+  DiskServer(const TempFolder& folder, const Case& c) : server_(command(folder, c)) {
     started_ = server_.wait_for_output(30, 120);
     const std::string line = server_.output();
     port_ = line.substr(line.rfind(':') + 1, line.find('\n') - line.rfind(':') - 1);
@@ -60,6 +64,29 @@ class DiskServer {
   }
 
  private:
+  static std::vector<std::string> command(const TempFolder& folder, const Case& c) {
+    std::vector<std::string> all = {MNEME_BINARY,
+                                    "serve",
+                                    "-m",
+                                    MNEME_MODEL_FILE,
+                                    "--port",
+                                    "0",
+                                    "--quiet",
+                                    "--no-pin",
+                                    "-c",
+                                    "8192",
+                                    "--kv-disk",
+                                    (folder.path() / "kv").string(),
+                                    "--kv-disk-gib",
+                                    "1",
+                                    "--kv-cache-dtype",
+                                    c.type};
+    all.insert(all.end(), c.more.begin(), c.more.end());
+    if (c.spills)
+      all.insert(all.end(), {"--kv-offloading-size", "0.002", "--kv-spill", (folder.path() / "spill").string(),
+                             "--kv-spill-gib", "0.05"});
+    return all;
+  }
   std::string curl(const std::string& rest) const {
     return run_program({"/bin/bash", "-c", "curl -sS --max-time 120 http://localhost:" + port_ + rest}).out;
   }
@@ -69,8 +96,8 @@ class DiskServer {
 };
 
 // Reads the document, and kills the server once `pages` pages are on the disk.
-void read_and_kill(const TempFolder& folder, const std::string& type, double pages) {
-  DiskServer server(folder, type);
+void read_and_kill(const TempFolder& folder, const Case& c, double pages) {
+  DiskServer server(folder, c);
   ASSERT_TRUE(server.started());
   const std::string answer = server.ask(folder, "What is the secret number of silver-harbour?");
   EXPECT_NE(answer.find("48213"), std::string::npos) << answer;
@@ -81,7 +108,7 @@ void read_and_kill(const TempFolder& folder, const std::string& type, double pag
   EXPECT_EQ(server.wait(), 128 + SIGKILL);
 }
 
-class Restart : public ::testing::TestWithParam<const char*> {};
+class Restart : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Restart, PagesOnTheDiskSurviveAKill) {
   const TempFolder folder;
@@ -93,6 +120,10 @@ TEST_P(Restart, PagesOnTheDiskSurviveAKill) {
   EXPECT_NE(answer.find("48213"), std::string::npos) << answer;
   EXPECT_GE(server.metric("kv_disk_pages_read_total"), kPages - 8) << "at most what was being written is missing";
   EXPECT_EQ(server.metric("kv_disk_failed_reads_total"), 0);
+  if (GetParam().spills) {
+    EXPECT_GT(server.metric("kv_spill_evicted_bytes_total"), 1 << 20);
+    EXPECT_LE(server.metric("kv_spill_resident_bytes"), 4 << 20);
+  }
   server.kill(SIGTERM);
   EXPECT_EQ(server.wait(), 0);
 }
@@ -103,8 +134,13 @@ TEST_P(Restart, AKillWhileItWritesLosesNothingElse) {
   for (int i = 0; i < 2; ++i) ASSERT_NO_FATAL_FAILURE(read_and_kill(folder, GetParam(), 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Restart, ::testing::Values("bf16", "int8"),
-                         [](const auto& test) { return std::string(test.param); });
+const Case kCases[] = {{"bf16", "bf16"},
+                       {"int8", "int8"},
+                       {"ranks", "bf16", {"--tensor-parallel-size", "2"}},
+                       {"spill", "bf16", {}, true}};
+
+INSTANTIATE_TEST_SUITE_P(All, Restart, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace mneme::server_test

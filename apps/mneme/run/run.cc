@@ -317,6 +317,7 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
                      "Context length: prompt and answer (default: what this run needs)")
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+  add_kv_room_options(c, e);
   add_machine_options(c, e, o.no_pin);
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
                      "Tokens of a prefill chunk; larger is faster and takes more memory")

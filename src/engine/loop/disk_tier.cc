@@ -1,77 +1,26 @@
 #include "src/engine/loop/disk_tier.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "src/base/size32.h"
-#include "src/engine/loop/prefix_cache.h"
-#include "src/formats/bytes/byte_writer.h"
 
 namespace mneme {
-namespace {
-
-constexpr std::uint64_t kPageFormat = 1;  // layer after layer, KV head after KV head: their blocks
-constexpr std::uint64_t kPagesOfLoad = std::uint64_t{1} << 32;
-
-// Pages are of use to the same weights, tokens and rounding alone.
-std::uint64_t identity_of(const RunningModel& model) {
-  const SessionIdentity& id = model.identity;
-  ByteWriter out;
-  out.put(std::string_view(id.architecture));
-  for (const std::uint64_t v : {kPageFormat, id.weights, id.tokenizer, id.rope}) out.put(v);
-  const KvShape& shape = model.engine->pool().shape();
-  for (const std::int32_t v : {shape.n_layers, shape.n_kv_heads, shape.head_dim, kPageTokens}) out.put(v);
-  out.put(dtype_name(shape.dtype));
-  out.put(std::uint32_t{model.engine->options().deterministic});
-  return XXH3_64bits(out.get().data(), out.get().size());
-}
-
-std::size_t bytes_of_page(const KvShape& shape) {
-  return shape.page_bytes() * shape.blocks_per_page();
-}
-
-// Calls `block` with the address of each layer's and head's block of a page, in order.
-void for_blocks(const SequenceCache& cache, std::int32_t page, FunctionRef<void(std::byte*)> block) {
-  const KvShape& shape = cache.shape();
-  for (std::int32_t l = 0; l < shape.n_layers; ++l)
-    for (std::int32_t h = 0; h < shape.n_kv_heads; ++h) block(cache.pool().data(cache.table(l, h)[page]));
-}
-
-void copy_out(const SequenceCache& cache, std::int32_t page, std::span<std::byte> to) {
-  std::byte* at = to.data();
-  const std::size_t bytes = cache.shape().page_bytes();
-  for_blocks(cache, page, [&](std::byte* block) { cache.pool().read(std::exchange(at, at + bytes), block, bytes); });
-}
-
-void copy_in(const SequenceCache& cache, std::int32_t page, std::span<const std::byte> from) {
-  const std::byte* at = from.data();
-  const std::size_t bytes = cache.shape().page_bytes();
-  for_blocks(cache, page, [&](std::byte* block) { cache.pool().write(block, std::exchange(at, at + bytes), bytes); });
-}
-
-}  // namespace
-
-std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt) {
-  const std::vector<std::uint64_t> chain = page_chain(tokens, salt);
-  std::vector<PageKey> keys(chain.size());
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    keys[i].hash = chain[i];
-    keys[i].parent = i > 0 ? chain[i - 1] : 0;
-    keys[i].number = count32(i);
-    std::copy_n(tokens.begin() + i * kPageTokens, kPageTokens, keys[i].tokens.begin());
-  }
-  return keys;
-}
 
 DiskTier::DiskTier(RunningModel& model, const DiskOptions& options)
     : model_(model),
-      store_(bytes_of_page(model.engine->pool().shape()),
-             {.folder = options.folder, .bytes = options.bytes, .identity = identity_of(model), .io = options.io}) {}
+      link_(model.engine->ranks()),
+      store_(bytes_of_page(model.engine->pool().shape()), store_options(model, options)) {}
+
+void DiskTier::tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments) const {
+  if (link_ != nullptr) link_->call(call, true, arguments);
+}
 
 DiskTier::~DiskTier() {
-  while (!writes_.empty()) write_now(writes_.front().id);
+  try {
+    while (!writes_.empty()) write_now(writes_.front().id);
+  } catch (const RanksStopped&) {  // the next step would say so
+  }
   while (store_.in_flight() > 0) store_.poll(true, [](std::uint64_t, std::span<const std::byte>) {});
 }
 
@@ -94,9 +43,15 @@ bool DiskTier::write_page(Write& write) {
     write.next = size32(write.keys);  // the sequence lost these pages before they were written
     return true;
   }
-  const auto begun =
-      store_.store(write.keys[write.next], [&](std::span<std::byte> to) { copy_out(cache, write.next, to); });
+  const PageKey& key = write.keys[write.next];
+  const auto begun = store_.store(key, [&](std::span<std::byte> to) { copy_page_out(cache, write.next, to); });
   if (begun == PageStore::Begun::kBusy) return false;
+  if (begun == PageStore::Begun::kYes) {
+    tell(RankCall::kDiskStore, [&](ByteWriter& out) {
+      out.put(write.id.value);
+      write_page_key(key, out);
+    });
+  }
   ++write.next;
   return true;
 }
@@ -150,13 +105,18 @@ bool DiskTier::fetches(RequestId id) const {
 void DiskTier::load_some() {
   for (auto& [number, load] : loads_) {
     for (; load.asked < load.end; ++load.asked) {
-      const auto begun = store_.load(load.keys[load.asked], number * kPagesOfLoad + load.asked);
+      const std::uint64_t tag = number * kPagesOfLoad + load.asked;
+      const auto begun = store_.load(load.keys[load.asked], tag);
       if (begun == PageStore::Begun::kBusy) return;
       if (begun == PageStore::Begun::kNot) {
         load.end = load.asked;
         break;
       }
       ++load.in_flight;
+      tell(RankCall::kDiskLoad, [&](ByteWriter& out) {
+        out.put(tag);
+        write_page_key(load.keys[load.asked], out);
+      });
     }
   }
 }
@@ -172,16 +132,29 @@ void DiskTier::take(std::uint64_t tag, std::span<const std::byte> bytes) {
   --load.in_flight;
 }
 
-void DiskTier::fill(Load& load, FunctionRef<void(std::int64_t)> make_room) {
+// Adds a page on every rank. False: one does not have it, which is forgotten then, or there is no room.
+bool DiskTier::add_page(std::uint64_t number, const Load& load, std::span<const std::byte> bytes) {
+  const std::uint64_t tag = number * kPagesOfLoad + load.filled;
+  tell(RankCall::kDiskFill, [&](ByteWriter& out) {
+    out.put(load.arrival.id.value);
+    out.put(tag);
+  });
+  if (link_ != nullptr && link_->least(1) == 0) {
+    store_.drop(load.keys[load.filled]);
+    return false;
+  }
+  return model_.engine->fill_kept(load.arrival.id, kPageTokens,
+                                  [&](SequenceCache& cache) { copy_page_in(cache, load.filled, bytes); });
+}
+
+void DiskTier::fill(std::uint64_t number, Load& load, FunctionRef<void(std::int64_t)> make_room) {
   while (load.filled < load.end) {
     // Under pressure the engine takes pages from kept sequences, this one as well.
     if (model_.engine->cache(load.arrival.id).length() != load.filled * kPageTokens) load.end = load.filled;
     const auto page = load.here.find(load.filled);
     if (load.filled == load.end || page == load.here.end()) return;
     make_room(model_.engine->cache(load.arrival.id).blocks_needed(kPageTokens));
-    const bool room = model_.engine->fill_kept(
-        load.arrival.id, kPageTokens, [&](SequenceCache& cache) { copy_in(cache, load.filled, page->second); });
-    if (!room) {
+    if (!add_page(number, load, page->second)) {
       load.end = load.filled;
       break;
     }
@@ -200,11 +173,12 @@ void DiskTier::work(bool wait, FunctionRef<void(std::int64_t)> make_room) {
   poll(wait);
   for (auto it = loads_.begin(); it != loads_.end();) {
     Load& load = it->second;
-    fill(load, make_room);
+    fill(it->first, load, make_room);
     if (load.filled < load.end || load.in_flight > 0) {
       ++it;
       continue;
     }
+    tell(RankCall::kDiskDrop, [&](ByteWriter& out) { out.put(it->first); });
     load.arrival.done = true;
     arrived_.push_back(std::move(load.arrival));
     it = loads_.erase(it);

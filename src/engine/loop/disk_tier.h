@@ -5,6 +5,8 @@
 //           So what a crash loses is what was computed in the last moments.
 // Fetched   as a cached sequence, a few pages between two steps: the disk works while others are computed. The request
 //           that wants them is held meanwhile (PrefixWaits).
+// Ranks     each has the pages of its heads in a folder of its own; rank 0 decides what is written, read and added, and
+//           the others repeat it (disk_follower.h). A page counts where all of them have it.
 // Content   exact keys and values (SequenceKeeper says whose); the index of a method is built again from the keys.
 //
 // Threads   the engine's.
@@ -12,23 +14,16 @@
 
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "src/engine/session/running_model.h"
-#include "src/kv/disk/page_store.h"
+#include "src/engine/loop/disk_pages.h"
+#include "src/engine/ranks/rank_link.h"
 
 namespace mneme {
-
-struct DiskOptions {
-  std::filesystem::path folder;
-  std::int64_t bytes = 0;
-  DiskIo io = DiskIo::kAuto;
-};
 
 class DiskTier {
  public:
@@ -84,22 +79,22 @@ class DiskTier {
     std::int32_t in_flight = 0;
     std::map<std::int32_t, std::vector<std::byte>> here;  // read, and not yet added
   };
+  void tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments) const;
   bool write_page(Write& write);
   void write_some();
   void load_some();
   void take(std::uint64_t tag, std::span<const std::byte> bytes);
-  void fill(Load& load, FunctionRef<void(std::int64_t)> make_room);
+  bool add_page(std::uint64_t number, const Load& load, std::span<const std::byte> bytes);
+  void fill(std::uint64_t number, Load& load, FunctionRef<void(std::int64_t)> make_room);
   void poll(bool wait);
 
   RunningModel& model_;
+  RankLink* link_;  // null: one rank
   PageStore store_;
   std::deque<Write> writes_;
   std::map<std::uint64_t, Load> loads_;  // by number
   std::uint64_t next_load_ = 0;
   std::vector<Arrival> arrived_;
 };
-
-// Of the first whole pages of a sequence.
-std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt);
 
 }  // namespace mneme

@@ -370,6 +370,7 @@ void GenerationTable::report_gauges() {
                 .method_memory = model_.engine->method_memory(),
                 .disk = keeper_.disk() ? std::optional(keeper_.disk()->stats()) : std::nullopt,
                 .disk_page_bytes = keeper_.disk() ? keeper_.disk()->slot_bytes() : 0,
+                .spill = pool.spill_stats(),
                 .cached_sequences = keeper_.cached()});
 }
 

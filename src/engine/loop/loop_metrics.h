@@ -10,6 +10,7 @@
 
 #include "mneme/stats.h"
 #include "src/kv/disk/page_store.h"
+#include "src/kv/disk/spill_memory.h"
 #include "src/methods/stats/method_stats.h"
 
 namespace mneme {
@@ -29,6 +30,7 @@ class LoopMetrics {
     MethodMemory method_memory;
     std::optional<PageStore::Stats> disk;
     std::int64_t disk_page_bytes = 0;
+    std::optional<SpillMemory::Stats> spill;
     std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
   };
   struct Answer {

@@ -72,6 +72,12 @@ void repeat(Engine& engine, Impl& e, RankCall call, ByteReader& in) {
   } else if (call == RankCall::kAttach) {
     const RequestId to = id();
     engine.attach_method(to, e.rank_requests.read_plan(in, shape, later_stage));
+  } else if (call == RankCall::kAdoptPrefix) {
+    const RequestId from = id();
+    const std::int32_t n_shared = number();
+    std::vector<std::int32_t> tokens(number());
+    in.fill(std::span(tokens), "tokens");
+    engine.adopt_prefix(std::move(tokens), from, n_shared);
   } else if (call == RankCall::kStep) {
     e.ranks->set_prompt_limit(number());
     engine.step();
@@ -91,7 +97,7 @@ bool Engine::follow(FunctionRef<void(std::uint8_t call, std::span<const std::byt
   const auto [call, bytes] = impl_->ranks->next_call();
   if (call == RankCall::kEnd) return false;
   try {
-    if (call == RankCall::kSave || call == RankCall::kRestore) {
+    if (call >= RankCall::kSave) {
       other(underlying(call), bytes);
     } else {
       ByteReader in(bytes, "a call of rank 0");

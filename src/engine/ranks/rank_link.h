@@ -41,9 +41,14 @@ enum class RankCall : std::uint8_t {
   kCancel,
   kStop,
   kAttach,
+  kAdoptPrefix,
   kStep,
   kSave,  // of a session: session_ranks.h
   kRestore,
+  kDiskStore,  // pages of the disk under the prefix cache: engine/loop/disk_follower.h
+  kDiskLoad,
+  kDiskFill,
+  kDiskDrop,
   kEnd,  // there are no more
 };
 

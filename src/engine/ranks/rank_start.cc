@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kOptions = "options of rank 0";
 
 void write(const EngineOptions& o, ByteWriter& out) {
-  for (const std::int64_t n : {o.context, o.kv_memory_bytes}) out.put(n);
+  for (const std::int64_t n : {o.context, o.kv_memory_bytes, o.kv_spill.bytes}) out.put(n);
   for (const std::int32_t n : {o.gpu_layers, o.max_sequences, o.max_batched_tokens, o.audit_every}) out.put(n);
   for (const std::uint8_t n : {underlying(o.device), underlying(o.kv_store), underlying(o.kv_cache_dtype),
                                underlying(o.kv_admission), std::uint8_t{o.deterministic}})
@@ -34,7 +34,7 @@ void write(const EngineOptions& o, ByteWriter& out) {
 }
 
 void read(ByteReader& in, EngineOptions& o) {
-  for (std::int64_t* n : {&o.context, &o.kv_memory_bytes}) *n = in.read<std::int64_t>(kOptions);
+  for (std::int64_t* n : {&o.context, &o.kv_memory_bytes, &o.kv_spill.bytes}) *n = in.read<std::int64_t>(kOptions);
   for (int* n : {&o.gpu_layers, &o.max_sequences, &o.max_batched_tokens, &o.audit_every})
     *n = in.read<std::int32_t>(kOptions);
   o.device = static_cast<Device>(in.read<std::uint8_t>(kOptions));
@@ -90,7 +90,8 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   Collective& world = *ranks.world;
   expect_agreement(world, "model", identity.weights ^ identity.tokenizer ^ identity.rope);
   EngineOptions mine = options;
-  mine.kv_memory_bytes /= world.size();  // a rank stores its heads alone
+  for (std::int64_t* bytes : {&mine.kv_memory_bytes, &mine.kv_spill.bytes})
+    *bytes /= world.size();  // a rank stores its heads alone
   if (options.device == Device::kCuda) expect_device(ranks);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   auto checkpoint = ranks.split == RankSplit::kLayers ? stage_checkpoint(std::move(whole), world.rank(), world.size())

@@ -156,9 +156,13 @@ RestoredSequence restore_by_ranks(const RunningModel& model, const fs::path& pat
   return restore_part(model, at, links, path.string());
 }
 
-void follow(const RunningModel& model) {
+void follow(const RunningModel& model, const DiskCalls& disk) {
   const auto other = [&](std::uint8_t call, std::span<const std::byte> bytes) {
     ByteReader in(bytes, "a call of rank 0");
+    if (call >= underlying(RankCall::kDiskStore)) {
+      MNEME_CHECK(disk, "pages on a disk, in a program that has none");
+      return disk(static_cast<RankCall>(call), in);
+    }
     if (call == underlying(RankCall::kRestore)) {
       const auto links = static_cast<Links>(in.read<std::uint8_t>("links"));
       restore_part(model, std::string(in.string("a path")), links, "");

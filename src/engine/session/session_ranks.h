@@ -1,14 +1,19 @@
 // Sessions of a model that several ranks share, and a follower's whole life.
 #pragma once
 
+#include <functional>
+
+#include "src/engine/ranks/rank_link.h"
 #include "src/engine/session/session_store.h"
 
 namespace mneme {
 
-// A follower: repeats the leader's calls until the leader ends.
+// A follower: repeats the leader's calls until the leader ends. `disk`: those that are about pages on a disk, in a
+// program that knows them (engine/loop/disk_follower.h).
 //
 // Errors  kDevice.
-void follow(const RunningModel& model);
+using DiskCalls = std::function<void(RankCall call, ByteReader& arguments)>;
+void follow(const RunningModel& model, const DiskCalls& disk = {});
 
 // The leader's: every rank writes a part of its heads, and rank 0 the manifest when all of them are there.
 //

@@ -35,8 +35,10 @@ void free_bytes(std::byte* p) {
 }  // namespace
 
 PageStore::PageStore(std::size_t page_bytes, const Options& options)
-    : PageStore(page_bytes, options,
-                open_slot_file(folder_of(options) / "pages.kv", whole_blocks(page_bytes), options.io)) {}
+    : PageStore(page_bytes, options, [&] {
+        auto file = open_slot_file(folder_of(options) / "pages.kv", whole_blocks(page_bytes), options.io);
+        return options.wrap ? options.wrap(std::move(file)) : std::move(file);
+      }()) {}
 
 PageStore::PageStore(std::size_t page_bytes, const Options& options, std::unique_ptr<SlotFile> file)
     : page_bytes_(page_bytes),
@@ -183,6 +185,11 @@ PageStore::Begun PageStore::load(const PageKey& key, std::uint64_t tag) {
   ++page.transfers;
   file_->read(i, page.slot, buffer.bytes);
   return Begun::kYes;
+}
+
+void PageStore::drop(const PageKey& key) {
+  const auto it = pages_.find(key.hash);
+  if (it != pages_.end() && it->second.key == key && it->second.transfers == 0) erase(key.hash);
 }
 
 void PageStore::end_write(const Buffer& buffer, int error) {

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -35,6 +36,8 @@ class PageStore {
     std::int64_t bytes = 0;        // of pages; the journal comes on top, 184 bytes a page
     std::uint64_t identity = 0;    // pages of another are forgotten
     DiskIo io = DiskIo::kAuto;
+    // Stands before the file: for tests of what disks do.
+    std::function<std::unique_ptr<SlotFile>(std::unique_ptr<SlotFile>)> wrap = {};
   };
   // page_bytes: of one page over all layers and KV heads.
   //
@@ -63,6 +66,8 @@ class PageStore {
   // Ends transfers: with `wait`, at least one where any is in flight. Calls `take` with each page that was read, in no
   // order; without bytes: it could not be read, or is damaged, and is forgotten.
   void poll(bool wait, FunctionRef<void(std::uint64_t tag, std::span<const std::byte> bytes)> take);
+  // Forgets a page that is of no use, unless it is in flight.
+  void drop(const PageKey& key);
   // Transfers in flight.
   std::int64_t in_flight() const { return in_flight_; }
   // Waits for all writes. Requires  no load in flight.

@@ -24,18 +24,24 @@ inline constexpr std::int64_t kPageBytes = kHashBlocksPerPage * kPageTokens * 2 
 class Sharing {
  public:
   explicit Sharing(const KeeperOptions& options, std::int64_t pages = 1000, int max_batched_tokens = 32,
-                   int max_sequences = 16, KvAdmission admission = KvAdmission::kReserve) {
+                   int max_sequences = 16, KvAdmission admission = KvAdmission::kReserve, Collective* ranks = nullptr)
+      : Sharing(options, Sharing::options(pages, max_batched_tokens, max_sequences, admission), ranks) {}
+  Sharing(const KeeperOptions& options, const EngineOptions& engine_options, Collective* ranks = nullptr) {
+    TestEngine test(engine_options, 1, ranks);
+    log_ = std::move(test.log);
+    link_ = std::move(test.link);
+    model_.engine = std::move(test.engine);
+    keeper_.emplace(model_, options);
+    waits_.emplace(model_, *keeper_);
+  }
+  static EngineOptions options(std::int64_t pages, int max_batched_tokens, int max_sequences, KvAdmission admission) {
     EngineOptions o;
     o.max_sequences = max_sequences;
     o.kv_admission = admission;
     o.context = std::min<std::int64_t>(pages * kPageTokens, 4096);
     o.kv_memory_bytes = pages * kPageBytes;
     o.max_batched_tokens = max_batched_tokens;
-    TestEngine test(o);
-    log_ = std::move(test.log);
-    model_.engine = std::move(test.engine);
-    keeper_.emplace(model_, options);
-    waits_.emplace(model_, *keeper_);
+    return o;
   }
   Engine& engine() { return *model_.engine; }
   SequenceKeeper& keeper() { return *keeper_; }
@@ -145,6 +151,7 @@ class Sharing {
   std::map<RequestId, const GenerationInput*> inputs_;
   std::vector<RequestId> ended_;
   std::unique_ptr<HashModelLog> log_;
+  std::unique_ptr<RankLink> link_;
   RunningModel model_;
   std::optional<SequenceKeeper> keeper_;
   std::optional<PrefixWaits> waits_;

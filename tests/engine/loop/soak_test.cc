@@ -7,6 +7,7 @@
 
 #include "src/base/rng.h"
 #include "src/engine/kv_method.h"
+#include "tests/engine/loop/faulty_disk.h"
 #include "tests/engine/loop/sharing.h"
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
@@ -111,26 +112,54 @@ class Soak {
   int n_submitted_ = 0, n_whole_ = 0;
 };
 
-TEST(Soak, EveryRequestAnswersOrIsCancelled) {
+// Memory for a quarter of the pool; the others lie in a file.
+EngineOptions spilling(EngineOptions o, const std::filesystem::path& folder) {
+  const std::int64_t all = o.kv_memory_bytes;
+  o.kv_memory_bytes = all / 4;
+  o.kv_spill = {.folder = folder / "spill", .bytes = all - all / 4};
+  return o;
+}
+
+void soak(bool spills) {
   for (const KvAdmission admission : {KvAdmission::kReserve, KvAdmission::kForecast}) {
     TempFolder folder(TempFolder::memory());
     // Room for a third of what the documents have.
     KeeperOptions options{.prefix_cache = true, .n_slots = 0};
-    options.disk = DiskOptions{.folder = folder.path() / "kv", .bytes = 40 * 4096};
-    Sharing sharing(options, kPages, 256, 64, admission);
-    Soak soak(sharing, admission == KvAdmission::kReserve ? 1 : 2);
-    soak.run();
-    EXPECT_GT(soak.n_whole(), kRequests / 2);
+    DiskFaults faults{.write_errors = 2, .read_errors = 2, .damages = 2};
+    options.disk = DiskOptions{
+        .folder = folder.path() / "kv", .bytes = 40 * 4096, .wrap = [&faults](std::unique_ptr<SlotFile> file) {
+          return std::make_unique<FaultyDisk>(std::move(file), faults, 4096);
+        }};
+    EngineOptions engine = Sharing::options(kPages, 256, 64, admission);
+    if (spills) engine = spilling(engine, folder.path());
+    Sharing sharing(options, engine);
+    Soak life(sharing, admission == KvAdmission::kReserve ? 1 : 2);
+    life.run();
+    EXPECT_GT(life.n_whole(), kRequests / 2);
     EXPECT_EQ(sharing.waits().waiting(), 0);
     if (admission == KvAdmission::kForecast) {
       EXPECT_GT(sharing.engine().counts().preemptions, 0);
     }
     EXPECT_GT(sharing.keeper().disk()->stats().loaded, 0);
     EXPECT_GT(sharing.keeper().disk()->stats().evicted, 0);
-    EXPECT_EQ(sharing.keeper().disk()->stats().failed_reads, 0);
+    // Each bad read is noticed, and each page that could not be written is none.
+    EXPECT_EQ(sharing.keeper().disk()->stats().failed_reads, faults.n_bad_reads);
+    EXPECT_EQ(sharing.keeper().disk()->stats().failed_writes, faults.n_write_errors);
+    EXPECT_GT(faults.n_bad_reads, 0);
+    EXPECT_GT(faults.n_write_errors, 0);
     sharing.give_all_up();
     EXPECT_EQ(sharing.engine().pool().n_free(), sharing.engine().pool().n_blocks());
+    if (spills) {
+      EXPECT_GT(sharing.engine().pool().spill_stats()->fetched_bytes, 0);
+    }
   }
+}
+
+TEST(Soak, EveryRequestAnswersOrIsCancelled) {
+  soak(false);
+}
+TEST(Soak, EveryRequestAnswersOverMemoryASpillFileAndADisk) {
+  soak(true);
 }
 
 }  // namespace
