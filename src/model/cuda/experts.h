@@ -1,5 +1,5 @@
 // The feed-forward layer of a mixture of experts on the device: router, rows sorted by expert, two grouped GEMMs, sum.
-// One row takes three launches, up to eight rows four. src/model/experts.cc is the same on the CPU. No kernel waits for the host.
+// One row takes three launches, up to four rows four. src/model/experts.cc is the same on the CPU. No kernel waits for the host.
 #pragma once
 
 #include <cstdint>

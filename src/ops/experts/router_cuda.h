@@ -53,8 +53,8 @@ void sort_pairs_cuda(const std::int32_t* experts, std::int32_t n_pairs, std::int
                      const SortedPairs& sorted, const CudaContext& context);
 
 // The same of few rows in one launch: route_cuda(), sort_pairs_cuda() in tiles of 8, and the scales of the rows' norms.
-// Logits differ from route_cuda()'s by rounding.
-inline constexpr std::int32_t kFewRoutedRows = 8, kFewRoutedExperts = 256;
+// Logits differ from route_cuda()'s by rounding. With eight rows it is no faster.
+inline constexpr std::int32_t kFewRoutedRows = 4, kFewRoutedExperts = 256;
 //   n_sorted: experts from sorted.first_expert on.   Requires  n <= kFewRoutedRows, n_experts <= kFewRoutedExperts,
 //   hidden a multiple of 4, sorted.tile_rows = 8
 void route_few_cuda(const RouterCuda& router, const float* x, std::int32_t n, std::int32_t n_sorted,
