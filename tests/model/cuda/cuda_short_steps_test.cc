@@ -74,6 +74,7 @@ std::vector<float> logits_of(const Model& model, const ShortCase& c, std::int32_
   if (*c.form.name != '\0') method.emplace(compile(c.form.recipe(), method_shape(model.config(), c.kv_dtype)));
   MethodState* const state = method ? &*method : nullptr;
   SequenceCache cache(*device.pool);
+  if (state != nullptr) cache.set_key_basis(state->plan().key_basis);
   std::vector<float> out;
   const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
     const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), n);
@@ -81,9 +82,9 @@ std::vector<float> logits_of(const Model& model, const ShortCase& c, std::int32_
     out.insert(out.end(), logits.begin(), logits.end());
     if (state != nullptr) state->commit(cache);
   };
-  // 405 tokens: the budget of 320 is exceeded, and a page ends within the steps.
-  step(200, RowPhase::kPrefill, 205), step(205, RowPhase::kPrefill, 0);
-  for (int i = 0; i < 14; ++i) step(1, RowPhase::kDecode, 0);
+  // 411 tokens: the budget of 320 is exceeded, and a page ends within the steps.
+  step(200, RowPhase::kPrefill, 211), step(211, RowPhase::kPrefill, 0);
+  for (int i = 0; i < 8; ++i) step(1, RowPhase::kDecode, 0);
   return out;
 }
 
