@@ -137,6 +137,7 @@ TEST_P(Restart, AKillWhileItWritesLosesNothingElse) {
 const Case kCases[] = {{"bf16", "bf16"},
                        {"int8", "int8"},
                        {"ranks", "bf16", {"--tensor-parallel-size", "2"}},
+                       {"stages", "bf16", {"--pipeline-parallel-size", "2"}},
                        {"spill", "bf16", {}, true}};
 
 INSTANTIATE_TEST_SUITE_P(All, Restart, ::testing::ValuesIn(kCases),

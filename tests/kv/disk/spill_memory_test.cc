@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBlock = 8192;
 
-// Bytes of the mapping that the system has in memory, whoever brought them.
+// Bytes of the mapping that the system has in memory, whoever fetched them.
 std::int64_t in_memory(const SpillMemory& memory) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t bytes = memory.stats().file_bytes;
