@@ -61,14 +61,18 @@ void SpillMemory::open(const std::filesystem::path& folder, std::int64_t bytes) 
   if (fd_ < 0)
     fail(ErrorKind::kFile, "{}: no file for keys and values can be made: {}", folder.string(), std::strerror(errno));
   ::unlink(path.c_str());
-  if (const int why = ::posix_fallocate(fd_, 0, bytes); why != 0) {
+  // Not posix_fallocate(), which writes every block where the file system cannot allocate them.
+  int why = 0;
+  do why = ::fallocate(fd_, 0, 0, bytes) == 0 ? 0 : errno;
+  while (why == EINTR);
+  if (why != 0) {
     ::close(std::exchange(fd_, -1));
     fail(ErrorKind::kFile, "{}: {} bytes of keys and values do not fit: {}", folder.string(), bytes,
          std::strerror(why));
   }
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (p == MAP_FAILED) {
-    const int why = errno;
+    why = errno;
     ::close(std::exchange(fd_, -1));
     fail(ErrorKind::kResource, "cannot map {} bytes of keys and values: {}", bytes, std::strerror(why));
   }
