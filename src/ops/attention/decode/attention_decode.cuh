@@ -74,12 +74,13 @@ struct Pages {
   int share;  // pages per thread block where each works on one item only; else 0
 };
 
-// first[i]: pages before item i; first[n]: total. Called by every thread of the block.
+// first[i]: pages before item i; first[n]: total. few: only some heads have pages, which over all thread blocks would be a
+// page each, and as many parts to merge. Called by every thread of the block.
 //
 // A thread block whose pages belong to two items does one after the other, and the launch waits for it. So items are
 // padded until each has thread blocks of its own, where that costs the others at most one more round of pages.
 template <bool kHoles>
-__device__ Pages count_pages(const Args& p, int n_items, int* first) {
+__device__ Pages count_pages(const Args& p, int n_items, int* first, bool few = false) {
   __shared__ int warp_total[kMaxWarps], warp_most[kMaxWarps];
   const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
@@ -121,8 +122,7 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   }
   if (begin < n_items && end == n_items) first[n_items] = before;
   __syncthreads();
-  // A few heads over all thread blocks would be a page each, and as many parts to merge.
-  const int share = p.a.only != nullptr ? n_warps : 1;
+  const int share = few ? n_warps : 1;
   return {total, min(grid, (total + share - 1) / share), 0};
 }
 

@@ -112,22 +112,29 @@ struct KvSplit {  // one item's part of a thread block's work
   }
 };
 
-// Whether DecodeAttentionCuda::only has any head. Called by every thread of the block; waits for the preceding kernels.
-__device__ __forceinline__ bool has_items(const Args& p, int n_items) {
+// Which heads DecodeAttentionCuda::only has. Called by every thread of the block; waits for the preceding kernels.
+struct Chosen {
+  bool any, all;
+};
+__device__ __forceinline__ Chosen chosen_heads(const Args& p, int n_items) {
   const auto flag_of = [&](int i) {
     Item item;
     item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
     return p.a.slots[item.row] < 0 ? nullptr : p.a.only + flag_index(p, item);
   };
   const int tid = static_cast<int>(threadIdx.x);
-  const std::int32_t* flag = tid < n_items ? flag_of(tid) : nullptr;
+  const std::int32_t* const first = tid < n_items ? flag_of(tid) : nullptr;
+  bool any = false, all = true;
+  const auto take = [&](const std::int32_t* flag) {
+    if (flag == nullptr) return;
+    const bool set = __ldcg(flag) != 0;
+    any = any || set, all = all && set;
+  };
   grid_dependency_wait();
-  bool any = flag != nullptr && __ldcg(flag) != 0;
-  for (int i = tid + static_cast<int>(blockDim.x); i < n_items; i += static_cast<int>(blockDim.x)) {
-    flag = flag_of(i);
-    any = any || (flag != nullptr && __ldcg(flag) != 0);
-  }
-  return __syncthreads_or(any);
+  take(first);
+  for (int i = tid + static_cast<int>(blockDim.x); i < n_items; i += static_cast<int>(blockDim.x)) take(flag_of(i));
+  const bool some = __syncthreads_or(any) != 0;
+  return {some, __syncthreads_and(all) != 0};
 }
 
 template <typename Page, TableKind kKind>
@@ -140,9 +147,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
   launch_dependents();
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const bool waits = p.a.tables_late;
-  if (p.a.only != nullptr && !has_items(p, n_items)) return;
+  bool few = false;
+  if (p.a.only != nullptr) {
+    const Chosen chosen = chosen_heads(p, n_items);
+    if (!chosen.any) return;
+    few = !chosen.all;
+  }
   if (waits && !p.a.lengths_early) grid_dependency_wait();
-  const Pages pages = count_pages<kHoles>(p, n_items, first);
+  const Pages pages = count_pages<kHoles>(p, n_items, first, few);
   if (waits && p.a.lengths_early && !kArriving) grid_dependency_wait();
   bool waited = waits;  // kArriving: waits for an item's list instead
 
