@@ -113,10 +113,10 @@ struct KvSplit {  // one item's part of a thread block's work
 };
 
 // Which heads DecodeAttentionCuda::only has. Called by every thread of the block; waits for the preceding kernels.
-struct Chosen {
+struct RelistedHeads {
   bool any, all;
 };
-__device__ __forceinline__ Chosen chosen_heads(const Args& p, int n_items) {
+__device__ __forceinline__ RelistedHeads relisted_heads(const Args& p, int n_items) {
   const auto flag_of = [&](int i) {
     Item item;
     item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
@@ -149,9 +149,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
   const bool waits = p.a.tables_late;
   bool few = false;
   if (p.a.only != nullptr) {
-    const Chosen chosen = chosen_heads(p, n_items);
-    if (!chosen.any) return;
-    few = !chosen.all;
+    const RelistedHeads heads = relisted_heads(p, n_items);
+    if (!heads.any) return;
+    few = !heads.all;
   }
   if (waits && !p.a.lengths_early) grid_dependency_wait();
   const Pages pages = count_pages<kHoles>(p, n_items, first, few);
