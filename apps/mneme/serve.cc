@@ -63,6 +63,18 @@ std::optional<server::KvEventOptions> kv_events_of(const ServeCommand& command) 
   return events;
 }
 
+// --kv-disk; of several ranks each has a folder and a share.
+std::optional<DiskOptions> disk_of(const ServeCommand& command) {
+  if (command.disk_path.empty()) return std::nullopt;
+  if (!command.server.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
+  return DiskOptions{.folder = command.disk_path,
+                     .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
+}
+void take_share(DiskOptions& disk, const Collective& world) {
+  disk.folder /= fmt::format("rank{}of{}", world.rank(), world.size());
+  disk.bytes /= world.size();
+}
+
 int serve(ServeCommand command) {
   server::ServerOptions& o = command.server;
   expect_model(command.model);
@@ -76,11 +88,7 @@ int serve(ServeCommand command) {
   o.slot_path = command.slot_path;
   if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
     fail(ErrorKind::kOption, "--slot-save-path: {} is no folder", command.slot_path);
-  if (!command.disk_path.empty()) {
-    if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
-    o.disk = DiskOptions{.folder = command.disk_path,
-                         .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
-  }
+  o.disk = disk_of(command);
   for (const std::string& text : command.presets) o.presets.push_back(server::parse_preset(text, o.engine.kv));
   expect_names_that_differ(o.presets);
   o.kv_events = kv_events_of(command);
@@ -88,11 +96,7 @@ int serve(ServeCommand command) {
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
   const std::unique_ptr<RankGroup> ranks = join_ranks(command.ranks, o.engine);
-  if (ranks && o.disk) {
-    const int rank = ranks->world().rank(), size = ranks->world().size();
-    o.disk->folder /= fmt::format("rank{}of{}", rank, size);
-    o.disk->bytes /= size;
-  }
+  if (ranks && o.disk) take_share(*o.disk, ranks->world());
   if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine, o.disk);
   say_note(note);
   say_note(weak_default(recipe));

@@ -61,7 +61,7 @@ void SpillMemory::open(const std::filesystem::path& folder, std::int64_t bytes) 
   if (fd_ < 0)
     fail(ErrorKind::kFile, "{}: no file for keys and values can be made: {}", folder.string(), std::strerror(errno));
   ::unlink(path.c_str());
-  // Not posix_fallocate(), which writes every block where the file system cannot allocate them.
+  // The POSIX form would write every block where the file system cannot allocate them.
   int why = 0;
   do why = ::fallocate(fd_, 0, 0, bytes) == 0 ? 0 : errno;
   while (why == EINTR);
