@@ -21,8 +21,6 @@
 #include "src/parallel/shared_collective.h"
 #include "src/parallel/socket_collective.h"
 
-extern char** environ;
-
 namespace mneme {
 namespace {
 

@@ -96,12 +96,12 @@ std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t
   expect_one(o);
   const ModelOptions options{.context = context};
   const auto shape = [&] {
-    const ModelConfig whole = bench_shape(o.shape);
+    ModelConfig whole = bench_shape(o.shape);
     if (ranks == nullptr) return whole;
     if (whole.experts.n > 0 && ranks->size() > 1 && weights != ShapeWeights::kNone)  // drawn by the device alone
       fail(ErrorKind::kUnsupported, "--shape {} over {} ranks: expected --device cuda, a dense shape, or -m", o.shape,
            ranks->size());
-    return rank_config(whole, ranks->size());
+    return rank_config(std::move(whole), ranks->size());
   };
   if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(shape(), options);
   if (!o.shape.empty()) {

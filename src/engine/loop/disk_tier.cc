@@ -113,9 +113,9 @@ void DiskTier::load_some() {
         break;
       }
       ++load.in_flight;
-      tell(RankCall::kDiskLoad, [&](ByteWriter& out) {
+      tell(RankCall::kDiskLoad, [tag, &key = load.keys[load.asked]](ByteWriter& out) {
         out.put(tag);
-        write_page_key(load.keys[load.asked], out);
+        write_page_key(key, out);
       });
     }
   }

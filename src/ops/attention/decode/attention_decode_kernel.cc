@@ -131,7 +131,7 @@ Pointers layout(const AttentionShape& shape, std::uintptr_t scratch) {
   const std::size_t sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
   const std::size_t d_head = shape.head_dim;
   const auto take = [&](std::size_t floats) {
-    auto* p = reinterpret_cast<float*>(scratch);
+    auto* p = reinterpret_cast<float*>(scratch);  // NOLINT(performance-no-int-to-ptr): of no base, its size is counted
     scratch += (floats * sizeof(float) + 63) & ~std::size_t{63};
     return p;
   };
