@@ -197,7 +197,7 @@ class CudaRetrieval {
   // gate by cosines, whose selection few layers wait for, nothing is gained: 4.88 and 5.74 ms in place of 4.86 and 5.69.
   bool attends_early() const {
     return uses(RetrievalUse::kMassGate) && !two_parts() && !prunes() && view_.n_slots > 0 &&
-           view_.unit_tokens == kPageTokens && !recalls_by_host();
+           view_.unit_tokens == kPageTokens;
   }
   const std::int32_t* relisted() const { return view_.relisted; }
   ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
