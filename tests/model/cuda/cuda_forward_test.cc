@@ -90,6 +90,21 @@ TEST_F(CudaForwardTest, TypesMayDifferWithinALayer) {
   expect_the_cpus_logits(*model, cpu);
 }
 
+// Random orders of a matrix's columns, which it keeps.
+class ColumnOrders {
+ public:
+  std::span<const std::int32_t> operator()(std::int64_t n) {
+    std::vector<std::int32_t>& columns = orders_.emplace_back(static_cast<std::size_t>(n));
+    std::iota(columns.begin(), columns.end(), 0);
+    for (std::size_t i = columns.size() - 1; i > 0; --i) std::swap(columns[i], columns[rng_.below(i + 1)]);
+    return columns;
+  }
+
+ private:
+  Rng rng_{8};
+  std::deque<std::vector<std::int32_t>> orders_;
+};
+
 // Matrices whose columns are in another order (act-order): each its own, but for q, k and v, and in the last layer gate and
 // up, which have different ones in the first.
 TEST_F(CudaForwardTest, ColumnsMayBeInAnotherOrder) {
@@ -97,14 +112,7 @@ TEST_F(CudaForwardTest, ColumnsMayBeInAnotherOrder) {
   config.hidden = 256;
   auto reordered = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
   reordered->fill(3);
-  std::vector<std::vector<std::int32_t>> orders;
-  Rng rng(8);
-  const auto order = [&](std::int64_t n) {
-    std::vector<std::int32_t>& columns = orders.emplace_back(static_cast<std::size_t>(n));
-    std::iota(columns.begin(), columns.end(), 0);
-    for (std::size_t i = columns.size() - 1; i > 0; --i) std::swap(columns[i], columns[rng.below(i + 1)]);
-    return std::span<const std::int32_t>(columns);
-  };
+  ColumnOrders order;
   for (const std::string end : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
     reordered->quantise(end + ".weight", DType::kQ4_0);
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
@@ -128,14 +136,7 @@ TEST_F(CudaForwardTest, ExpertsColumnsMayBeInAnotherOrder) {
   auto reordered = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
   reordered->fill(3);
   reordered->unstack_experts();
-  std::deque<std::vector<std::int32_t>> orders;
-  Rng rng(8);
-  const auto order = [&](std::int64_t n) {
-    std::vector<std::int32_t>& columns = orders.emplace_back(static_cast<std::size_t>(n));
-    std::iota(columns.begin(), columns.end(), 0);
-    for (std::size_t i = columns.size() - 1; i > 0; --i) std::swap(columns[i], columns[rng.below(i + 1)]);
-    return std::span<const std::int32_t>(columns);
-  };
+  ColumnOrders order;
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer)
     for (std::int64_t e = 0; e < config.experts.n; ++e) {
       const auto name = [&](const char* matrix) {
