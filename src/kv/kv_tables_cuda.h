@@ -36,7 +36,7 @@ struct KvTables {
   bool f16 = false;  // else bf16, which 8 bits are read as
   KvCodes codes = KvCodes::kNone;
   bool of_tokens = false;  // entries are tokens, max_pages counts tokens; decode attention alone accepts this
-  // Heads that read one KV head here, in kernels over cache slots alone: KvSlots::shared.
+  // Heads that read one KV head here, in kernels over cache slots alone: DeviceCache::shared.
   std::int32_t shared_by = 1;
 
   // For sequences that dropped tokens head by head: pages have holes, and heads differ in their number of pages. Null:

@@ -1,9 +1,9 @@
-// Widths of the rows that kernels of lists take (list_dim() of kv_slots_cuda.h).
+// Widths of the rows that kernels of lists take (list_dim() of device_cache_cuda.h).
 #pragma once
 
 #include <type_traits>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme::cuda {
 

@@ -1,7 +1,7 @@
 // Copies of tokens and pages without selection: cache slots filled when a row starts, a step's tokens written back to
 // host memory, positions copied between pages.
 #include "src/cuda/bulk_copy.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -12,9 +12,9 @@ constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of kernels that run
 constexpr int kWriteThreads = 128;
 
 struct FillArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables pages;
-  SlotRules rules;
+  SelectionPlan plan;
   int seq_slot, length, layer, slot_layer;
 };
 
@@ -22,18 +22,18 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   const int tid = threadIdx.x, kv_head = blockIdx.y, warp = tid / kWarp;
   const std::int64_t index = slot_index(p.s, p.slot_layer, p.seq_slot, kv_head);
   const int bytes = static_cast<int>(cuda::unit_bytes(p.s));
-  const bool all = p.length <= p.rules.budget;
-  const PageRegion region = page_region(p.rules, p.length);
-  const int ring = window_slots(p.rules);
+  const bool all = p.length <= p.plan.region.budget;
+  const PageRegion region = page_region(p.plan, p.length);
+  const int ring = window_slots(p.plan);
   if (blockIdx.x == 0) {
-    for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slot_of[index * cuda::max_units(p.s) + i] = -1;
+    for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slots.slot_of[index * cuda::max_units(p.s) + i] = -1;
     for (int i = tid; i < p.s.n_slots; i += kThreads)
-      p.s.unit_of[index * p.s.n_slots + i] = -1, p.s.last_used[index * p.s.n_slots + i] = -2;
+      p.s.slots.unit_of[index * p.s.n_slots + i] = -1, p.s.slots.last_used[index * p.s.n_slots + i] = -2;
     if (all)
       for (int i = tid; i < p.s.max_listed; i += kThreads)
-        p.s.listed[index * p.s.max_listed + i] =
+        p.s.slots.listed[index * p.s.max_listed + i] =
             static_cast<std::int32_t>(index * p.s.n_slots) + min(i, p.s.n_slots - 1);
-    if (tid == 0) p.s.n_selected[0][index] = p.s.n_selected[1][index] = 0;
+    if (tid == 0) p.s.selection.n[0][index] = p.s.selection.n[1][index] = 0;
   }
   const int n = all ? region.stop : region.first + region.stop - region.window;
   const auto unit_at = [&](int at) { return all || at < region.first ? at : region.window + at - region.first; };
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   };
   const auto target = [&](int at) {
     const int slot = all || at < region.first ? at : region.first + unit_at(at) % ring;
-    return p.s.slots + (index * p.s.n_slots + slot) * bytes;
+    return p.s.slots.data + (index * p.s.n_slots + slot) * bytes;
   };
   const int own = blockIdx.x * kWarps + warp, n_warps = gridDim.x * kWarps;
   if (p.s.unit_tokens == 1) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
 }
 
 struct WriteBackArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables dense, pages;
   SlotRows rows;
   const std::int32_t* numbers;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
   const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
   const std::byte* from =
       number >= 0
-          ? resident_token(p.s, p.s.rules[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head * p.s.shared,
+          ? resident_token(p.s, p.s.plans[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head * p.s.shared,
                            position, position + 1)
           : block_at(p.dense, (-1 - number) * p.s.n_seq_slots, seq_slot, kv_head, position / kKvPageTokens) + offset;
   std::byte* to = block_at(p.pages, layer, seq_slot, kv_head, position / kKvPageTokens) + offset;
@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
 
 }  // namespace
 
-void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SlotRules& rules, const KvSlots& s,
+void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SelectionPlan& plan, const DeviceCache& s,
                      const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context) {
   if (s.n_slots == 0) return;
   launch(context, "fill_slots", fill_kernel, dim3(4, static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
-         FillArgs{s, pages, rules, seq_slot, length, layer, slot_layer});
+         FillArgs{s, pages, plan, seq_slot, length, layer, slot_layer});
 }
 
-void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& dense, const std::int32_t* numbers,
+void write_back_cuda(const SlotRows& rows, const DeviceCache& s, const KvTables& dense, const std::int32_t* numbers,
                      const KvTables& pages, std::int32_t n_layers, const CudaContext& context) {
   const int warps = rows.n * n_layers * pages.n_kv_heads, each = kWriteThreads / kWarp;
   launch(context, "write_back", write_back_kernel, dim3(static_cast<unsigned>((warps + each - 1) / each)),

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "src/cuda/bulk_copy.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme::cuda::recall {
 
@@ -30,7 +30,7 @@ struct RecallOf {
 };
 
 struct RecallArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables pages;
   SlotRows rows;
   int layer, slot_layer;
@@ -72,14 +72,14 @@ struct Lists {
     int of_warps[2][kMaxRecallThreads / kWarp];
     int n_fetched, n_neighbours, n_never;  // with neighbours: slots whose unit was never selected
   } * counters;
-  static __host__ __device__ int max_fetched(const KvSlots& s) {
+  static __host__ __device__ int max_fetched(const DeviceCache& s) {
     return s.fetch > 1 && s.n_slots > s.max_listed ? s.n_slots : s.max_listed + 1;
   }
-  static __host__ __device__ std::size_t bytes(const KvSlots& s) {
+  static __host__ __device__ std::size_t bytes(const DeviceCache& s) {
     return static_cast<std::size_t>(s.n_slots) + static_cast<std::size_t>(max_fetched(s)) * sizeof(Missing) +
            static_cast<std::size_t>(s.max_listed + 1) * sizeof(std::uint16_t) * (s.fetch > 1 ? 2 : 1);
   }
-  __device__ Lists(std::uint8_t* memory, const KvSlots& s, bool four, Counters* counters)
+  __device__ Lists(std::uint8_t* memory, const DeviceCache& s, bool four, Counters* counters)
       : missing(reinterpret_cast<Missing*>(memory)), counters(counters) {
     slot = reinterpret_cast<std::uint16_t*>(missing + (four ? max_fetched(s) : s.max_listed + 1));
     found = slot + s.max_listed + 1;
@@ -105,7 +105,7 @@ struct Item {
 template <typename K>
 __device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
   RowOfSlots r = row_at(p.s, p.rows, row);
-  r.rules.unit_tokens = K::kUnitTokens;
+  r.plan.units.tokens = K::kUnitTokens;
   return r;
 }
 template <typename K>
@@ -119,27 +119,26 @@ __device__ __forceinline__ std::int64_t unit_bytes_of(const RecallArgs& p) {
 }
 template <typename K>
 __device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, const Item& item) {
-  return p.s.slot_of + item.index * (p.s.max_pages * (kKvPageTokens / K::kUnitTokens));
+  return p.s.slots.slot_of + item.index * (p.s.max_pages * (kKvPageTokens / K::kUnitTokens));
 }
 template <typename K>
 __device__ __forceinline__ bool keeps(const RowOfSlots& r) {
-  return K::kKeeps && r.seq_slot >= 0 && r.rules.schedule == SlotSchedule::kKept;
+  return K::kKeeps && r.seq_slot >= 0 && r.plan.schedule == SlotSchedule::kKept;
 }
 template <typename K>
 __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
   it.index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
   it.seq_slot = r.seq_slot, it.kv_head = kv_head;
   it.length = it.now = r.length + (K::kNow ? 0 : 1);
-  it.region =
-      K::kPages ? page_region(r.rules, it.length) : region_of(p.s, r.rules, p.slot_layer, r.seq_slot, it.length);
-  it.fixed = it.region.first + window_slots(r.rules);
+  it.region = K::kPages ? page_region(r.plan, it.length) : region_of(p.s, r.plan, p.slot_layer, r.seq_slot, it.length);
+  it.fixed = it.region.first + window_slots(r.plan);
   it.n_free = p.s.n_slots - it.fixed;
-  it.together = K::kFetchesFour && r.rules.fetch == kFetchGranularity;
-  it.newest_first = !K::kPages && p.s.lists.max_units > 0 && r.rules.schedule != SlotSchedule::kNone;
-  it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_selected[it.from][it.index]);
+  it.together = K::kFetchesFour && r.plan.units.fetch == kFetchGranularity;
+  it.newest_first = !K::kPages && p.s.index.lists.max_units > 0 && r.plan.schedule != SlotSchedule::kNone;
+  it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.selection.n[it.from][it.index]);
   if (!keeps<K>(r)) return;
-  it.n = p.s.n_selected[it.from][it.index];
-  it.now = __ldcg(&p.s.kept[kept_index(p.s, p.slot_layer, r.seq_slot)].made_now);
+  it.n = p.s.selection.n[it.from][it.index];
+  it.now = __ldcg(&p.s.selection.kept[kept_index(p.s, p.slot_layer, r.seq_slot)].made_now);
 }
 
 // KV heads of a row that attend a selection made with this step's query.
@@ -153,7 +152,7 @@ __device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots&
   if constexpr (K::kNow) {
     needs.own = needs_now(p.s, r, p.slot_layer, kv_head);
   } else if constexpr (K::kPages) {  // one more token: another region
-    if (!same_region(r.rules, r.length, r.length + 1)) return needs;
+    if (!same_region(r.plan, r.length, r.length + 1)) return needs;
     for (int first = 0; first < p.s.n_kv_heads; first += kWarp) {
       const int head = first + static_cast<int>(threadIdx.x) % kWarp;
       const bool needed = head < p.s.n_kv_heads && needs_now(p.s, r, p.slot_layer, head);
@@ -170,11 +169,11 @@ template <typename K>
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, const Needs& needs, Item& it) {
   it.from = 0, it.keeps_speculative = it.again = false;
   if (K::kNow) {
-    const bool plain = r.rules.schedule == SlotSchedule::kNone;
+    const bool plain = r.plan.schedule == SlotSchedule::kNone;
     if (!needs.own && !plain) return false;
-    if (plain && !r.reset && same_region(r.rules, r.length, r.length - 1)) return false;  // listed by the previous step
+    if (plain && !r.reset && same_region(r.plan, r.length, r.length - 1)) return false;  // listed by the previous step
   } else {
-    if (r.rules.schedule != SlotSchedule::kSpeculative) return false;
+    if (r.plan.schedule != SlotSchedule::kSpeculative) return false;
     it.from = selects(r, K::kWhen, needs.any) ? 1 : 0;
     it.keeps_speculative = it.from == 0 && by_mass(r);
     it.again = it.keeps_speculative && needs.own;
@@ -187,7 +186,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, c
 // One thread.
 template <typename K>
 __device__ __forceinline__ void count_gate(const RecallArgs& p, const RowOfSlots& r, const Needs& needs) {
-  if (!K::kNow || r.rules.schedule != SlotSchedule::kSpeculative || r.reset) return;
+  if (!K::kNow || r.plan.schedule != SlotSchedule::kSpeculative || r.reset) return;
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, r.seq_slot)];
   add_count(counts.checks, 1);
   if (needs.own) add_count(counts.corrections, 1);
@@ -199,7 +198,7 @@ __device__ __forceinline__ void count_selected(const RecallArgs& p, int seq_slot
 
 // One thread, after a step. n_units of the selection made; below 0: it was kept.
 __device__ __forceinline__ void remember(const RecallArgs& p, int seq_slot, int n_units) {
-  KeptSelection& kept = p.s.kept[kept_index(p.s, p.slot_layer, seq_slot)];
+  KeptSelection& kept = p.s.selection.kept[kept_index(p.s, p.slot_layer, seq_slot)];
   kept.reused = n_units < 0 ? kept.reused + 1 : 0;
   if (n_units < 0) return;
   kept.n_units = n_units;

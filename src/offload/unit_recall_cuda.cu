@@ -9,7 +9,7 @@
 // 47 KiB of shared memory on each SM. Recall stays below that; otherwise GEMM blocks would wait for it. One thread
 // moves pages, with bulk copies from host memory to shared memory and from there to cache slots. Tokens are so small
 // that issuing each copy would dominate, so warps load eight at once. With a token its neighbours may be fetched
-// (SlotRules::fetch): four aligned tokens are contiguous in their page and get a cache slot each.
+// (SelectionPlan::Units::fetch): four aligned tokens are contiguous in their page and get a cache slot each.
 //
 // Code size  Features cost registers and instructions whether used or not, so each kind of recall is its own
 // instantiation, and loops of one or two iterations are not unrolled (32 KB of instructions for pages, 62 otherwise).
@@ -57,7 +57,7 @@ __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlo
   __syncthreads();
   const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, r.length - 1);
   const std::byte* own =
-      resident_token(p.s, p.s.rules[item.seq_slot], p.slot_layer, item.seq_slot, item.kv_head, r.length - 1, r.length);
+      resident_token(p.s, p.s.plans[item.seq_slot], p.slot_layer, item.seq_slot, item.kv_head, r.length - 1, r.length);
   for (int i = warp; i < n; i += K::kThreads / kWarp)
     if (lists.missing[i].token == newest)
       copy_token<std::conditional_t<K::kCodes, uint2, uint4>>(base + lists.missing[i].slot * bytes, own, bytes);
@@ -76,9 +76,9 @@ __device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
     const int seq_slot = p.rows.seq_slots[i / p.s.n_kv_heads], kv_head = i % p.s.n_kv_heads;
     if (seq_slot < 0) continue;
     const std::int64_t index = slot_index(p.s, p.slot_layer, seq_slot, kv_head);
-    ask(p.s.last_used + index * p.s.n_slots, p.s.n_slots);
-    ask(p.s.unit_of + index * p.s.n_slots, p.s.n_slots);
-    ask(p.s.slot_of + index * p.s.max_pages, p.s.max_pages);
+    ask(p.s.slots.last_used + index * p.s.n_slots, p.s.n_slots);
+    ask(p.s.slots.unit_of + index * p.s.n_slots, p.s.n_slots);
+    ask(p.s.slots.slot_of + index * p.s.max_pages, p.s.max_pages);
     ask(p.pages.blocks + table_at(p.pages, p.layer, seq_slot, model_head(p.pages, kv_head)), p.pages.max_pages);
   }
 }
@@ -108,13 +108,13 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     const RowOfSlots r = recall_row<K>(p, row);
     const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
     const auto mark = [&](int written) {
-      if (K::kNow && p.s.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
-        p.s.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = written;
+      if (K::kNow && p.s.slots.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
+        p.s.slots.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = written;
     };
     const auto all_there = [&] {
       if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
-      signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
-      signal(p, row, r.seq_slot, kv_head, p.s.arrived_for);
+      signal(p, row, r.seq_slot, kv_head, p.s.slots.listed_for);
+      signal(p, row, r.seq_slot, kv_head, p.s.slots.arrived_for);
     };
     if (!r.sparse) {
       if (kept && first_head) remember(p, r.seq_slot, 0);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     if (kept && first_head) remember(p, r.seq_slot, item.n);
     __syncthreads();
     resolve<K>(p, item, lists);
-    std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
+    std::byte* const base = p.s.slots.data + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
     if constexpr (!K::kPages) {
       fetch_tokens<K>(p, r, item, lists, base);
       commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
@@ -167,13 +167,13 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       copies.piece_bytes = bytes;
       copies.run(n, source, target);
       asm volatile("fence.proxy.async.global;" ::: "memory");
-      if (signals) signal(p, row, r.seq_slot, kv_head, p.s.arrived_for);
+      if (signals) signal(p, row, r.seq_slot, kv_head, p.s.slots.arrived_for);
     } else if (threadIdx.x >= kWarp) {
       constexpr int kLanes = K::kThreads - kWarp;
       commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kLanes);
       if (signals) {
         asm volatile("bar.sync 1, %0;" ::"n"(kLanes) : "memory");  // only these warps: the first one copies
-        if (threadIdx.x == kWarp) signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
+        if (threadIdx.x == kWarp) signal(p, row, r.seq_slot, kv_head, p.s.slots.listed_for);
       }
     }
 #else
@@ -206,11 +206,11 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
     if (first_block) count_gate<Listed>(p, r, needs);
     if (kept && !needs.own) {
       set_region<Listed>(p, r, kv_head, item);
-      begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
+      begin = item.region.first + max(0, item.attended - window_slots(r.plan));  // as list_again()
       if (first_block && kv_head == 0) remember(p, r.seq_slot, -1);
     } else {
       if (!item_of<Listed>(p, r, kv_head, needs, item)) {
-        if (first_block && Listed::kNow && r.rules.schedule == SlotSchedule::kSpeculative)
+        if (first_block && Listed::kNow && r.plan.schedule == SlotSchedule::kSpeculative)
           list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
         return;
       }
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
     if (kept && first_block && kv_head == 0) remember(p, r.seq_slot, 0);
   }
   const PageRegion& region = item.region;
-  const std::int32_t* selected_ids = p.s.selected_ids[item.from] + item.index * p.s.max_listed;
-  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
+  std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed;
   const int n = region.first + item.attended + region.stop - region.window - (Listed::kNow ? 0 : 1);
   const bool newest_first = r.sparse && item.newest_first;
   for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
@@ -252,7 +252,7 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
 template <int kTokens, SelectWhen kWhen, bool kFour, bool kCodes = false>
 void launch_kind(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if constexpr (kWhen == SelectWhen::kNow) {
-    if (args.s.kept != nullptr) {
+    if (args.s.selection.kept != nullptr) {
       launch_recall<RecallOf<kTokens, kWhen, kFour, true, kCodes>>(args, max_blocks, context);
       return;
     }
@@ -275,7 +275,7 @@ void launch_units(const RecallArgs& args, int max_blocks, const CudaContext& con
 
 }  // namespace
 
-void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, const KvTables& pages,
+void recall_units_cuda(const SlotRows& rows, SelectWhen when, const DeviceCache& s, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context) {
   const RecallArgs args{of_layer(s, slot_layer), pages, rows, layer, slot_layer};

@@ -80,7 +80,7 @@ __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
 template <typename K>
 __device__ void find_fetch_group(const RecallArgs& p, const Item& item, const Lists& lists) {
   Lists::Counters& c = *lists.counters;
-  const std::int32_t* selected_ids = p.s.selected_ids[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   const std::int32_t* slot_of = slots_of_units<K>(p, item);
   const int room = max(0, min(c.n_never - c.n_missing, item.n_free - item.n));
   for (int k = threadIdx.x; k < c.n_missing; k += K::kThreads) {
@@ -139,9 +139,9 @@ template <typename K>
 __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& lists) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
-  const std::int32_t* selected_ids = p.s.selected_ids[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = slots_of_units<K>(p, item);
-  const std::int32_t* last_used = p.s.last_used + item.index * p.s.n_slots + item.fixed;
+  const std::int32_t* last_used = p.s.slots.last_used + item.index * p.s.n_slots + item.fixed;
   if (K::kFetchesFour && item.together) {
     update_last_used(item, lists, last_used, K::kThreads);
   } else {
@@ -189,7 +189,7 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
 // in place while the window grows and the selection shrinks.
 __device__ inline void list_window(const RecallArgs& p, const Item& item, int lane, int n_lanes) {
   const PageRegion& region = item.region;
-  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + region.first + item.attended;
+  std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed + region.first + item.attended;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + region.first;
   const int ring = item.fixed - region.first, n = region.stop - region.window;  // at most the ring
   const int step = item.newest_first ? -1 : 1, begin = (item.newest_first ? region.stop - 1 : region.window) % ring;
@@ -203,9 +203,9 @@ __device__ inline void list_window(const RecallArgs& p, const Item& item, int la
 // A step that keeps its selection: updates the window, and where it has shrunk, attends more of the selection.
 template <typename K>
 __device__ void list_again(const RecallArgs& p, const Item& item) {
-  const std::int32_t* selected_ids = p.s.selected_ids[0] + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selection.ids[0] + item.index * p.s.max_listed;
   const std::int32_t* slot_of = slots_of_units<K>(p, item);
-  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + item.region.first;
+  std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed + item.region.first;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + item.fixed;
   for (int i = max(0, item.attended - (item.fixed - item.region.first)) + static_cast<int>(threadIdx.x);
        i < item.attended; i += K::kThreads)
@@ -228,7 +228,7 @@ template <typename K>
 __device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
   const PageRegion& region = item.region;
   const std::int64_t slots = item.index * p.s.n_slots;
-  const std::int32_t* selected_ids = p.s.selected_ids[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = slots_of_units<K>(p, item);
   const int fetched = n_fetched<K>(item, *lists.counters);
 #pragma unroll 1
@@ -237,14 +237,14 @@ __device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists&
     const bool neighbour = K::kFetchesFour && (m.unit_at & kNeighbour) != 0;
     const std::int64_t slot = slots + item.fixed + m.slot;
     int unit = selected_ids[K::kFetchesFour ? m.unit_at & ~kNeighbour : m.unit_at];
-    const int before = p.s.unit_of[slot];
+    const int before = p.s.slots.unit_of[slot];
     if (neighbour) unit = unit / kFetchGranularity * kFetchGranularity + m.token % kFetchGranularity;
     if (before >= 0) slot_of[before] = -1;  // no longer cached; it is not in the selection
     slot_of[unit] = m.slot;
-    p.s.unit_of[slot] = unit;
-    if (neighbour) p.s.last_used[slot] = -1;  // fetched, never selected
+    p.s.slots.unit_of[slot] = unit;
+    if (neighbour) p.s.slots.last_used[slot] = -1;  // fetched, never selected
   }
-  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
+  std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
 #pragma unroll 1
   for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
@@ -253,14 +253,14 @@ __device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists&
   for (int i = lane; i < item.n; i += n_lanes) {
     const int slot = lists.slot[i] & ~kLate;
     const std::uint32_t late = signals && (lists.slot[i] & kLate) != 0 ? kInFlight : 0;
-    p.s.last_used[slots + item.fixed + slot] = item.now;
+    p.s.slots.last_used[slots + item.fixed + slot] = item.now;
     if (i < item.attended) listed[region.first + i] = static_cast<std::int32_t>((first + item.fixed + slot) | late);
   }
   if (item.keeps_speculative) {
-    std::int32_t* speculative = p.s.selected_ids[1] + item.index * p.s.max_listed;
+    std::int32_t* speculative = p.s.selection.ids[1] + item.index * p.s.max_listed;
 #pragma unroll 1
     for (int i = lane; i < item.n; i += n_lanes) speculative[i] = selected_ids[i];
-    if (lane == 0) p.s.n_selected[1][item.index] = item.n;
+    if (lane == 0) p.s.selection.n[1][item.index] = item.n;
   }
   list_window(p, item, lane, n_lanes);
   if (lane == 0) count_found<K>(p, item, *lists.counters);

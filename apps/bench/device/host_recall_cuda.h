@@ -32,10 +32,10 @@ RecallForm recall_form(RecallBy by);
 class CudaHostRecall : public PageRecall {
  public:
   // Manages slot_layers' state for `slots`.
-  CudaHostRecall(const KvSlots& slots, RecallBy by);
+  CudaHostRecall(const DeviceCache& cache, RecallBy by);
   void recall(std::span<const Row> rows, std::int32_t layer, std::int32_t slot_layer, const Stream& stream) override;
   const SlotCounts& counts(std::int32_t slot_layer, std::int32_t seq_slot) const override {
-    return counts_[static_cast<std::size_t>(slot_layer * slots_.n_seq_slots + seq_slot)];
+    return counts_[static_cast<std::size_t>(slot_layer * cache_.n_seq_slots + seq_slot)];
   }
 
  private:
@@ -45,9 +45,9 @@ class CudaHostRecall : public PageRecall {
   void take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head);
   void fetch_staged(std::size_t n_buffers, const Stream& stream);
 
-  KvSlots slots_;
+  DeviceCache cache_;
   RecallBy by_;
-  std::vector<Head> heads_;  // indexed as in KvSlots
+  std::vector<Head> heads_;  // indexed as in DeviceCache
   std::vector<SlotCounts> counts_;
   PinnedBuffer selected_ids_, listed_;  // [seq slots][KV heads][max_listed]; [slot layers] of them
   std::vector<CopyRequest> copies_;

@@ -19,7 +19,7 @@ constexpr std::int32_t kLayers = 6, kRounds = 4;
 
 // One sequence in kLayers layers.
 struct Layers {
-  KvSlots slots;
+  DeviceCache cache;
   KvTables pages, listed;
   std::vector<DeviceBuffer> memory;
   SlotRows rows;
@@ -35,7 +35,7 @@ struct Layers {
 
 // Elements of the arrays of all layers.
 struct Sizes {
-  explicit Sizes(const KvSlots& s)
+  explicit Sizes(const DeviceCache& s)
       : heads(static_cast<std::size_t>(kLayers * s.n_kv_heads)),
         listed(static_cast<std::size_t>(s.max_listed)),
         queries(static_cast<std::size_t>(kLayers * s.n_heads) * static_cast<std::size_t>(s.head_dim)),
@@ -46,27 +46,27 @@ struct Sizes {
   std::size_t heads, listed, queries, blocks, pool_bytes, attend_scratch_bytes;
 };
 
-void set_shape(KvSlots& s, const ModelConfig& config, const SelectCase& c) {
+void set_shape(DeviceCache& s, const ModelConfig& config, const SelectCase& c) {
   s.n_layers = kLayers, s.n_seq_slots = 1;
   s.n_kv_heads = static_cast<std::int32_t>(config.n_kv_heads);
   s.n_heads = static_cast<std::int32_t>(config.n_heads);
   s.head_dim = static_cast<std::int32_t>(config.head_dim);
-  s.unit_tokens = 1, s.group_tokens = c.group_tokens;
+  s.unit_tokens = 1, s.index.group_tokens = c.group_tokens;
   s.max_pages = (c.depth + kKvPageTokens - 1) / kKvPageTokens;
   s.max_listed = c.budget + 1;
 }
 
 void allocate(Layers& l, const Sizes& n) {
-  KvSlots& s = l.slots;
-  l.take(s.keys.codes, one_bit_code_bytes(s, n.heads));
-  l.take(s.keys.levels, one_bit_level_bytes(s, n.heads));
-  for (int i = 0; i < 2; ++i) l.take(s.selected_ids[i], n.heads * n.listed * 4), l.take(s.n_selected[i], n.heads * 4);
-  l.take(s.listed, n.heads * n.listed * 4);
+  DeviceCache& s = l.cache;
+  l.take(s.index.keys.codes, one_bit_code_bytes(s, n.heads));
+  l.take(s.index.keys.levels, one_bit_level_bytes(s, n.heads));
+  for (int i = 0; i < 2; ++i) l.take(s.selection.ids[i], n.heads * n.listed * 4), l.take(s.selection.n[i], n.heads * 4);
+  l.take(s.slots.listed, n.heads * n.listed * 4);
   std::byte* q = nullptr;
   l.take(q, n.queries * 2);
-  s.last_q = q;
-  l.take(s.cosine, n.queries * 4);
-  l.take(s.rules, kLayers * sizeof(SlotRules));
+  s.selection.last_q = q;
+  l.take(s.selection.cosine, n.queries * 4);
+  l.take(s.plans, kLayers * sizeof(SelectionPlan));
   l.take(s.counts, kLayers * sizeof(SlotCounts));
   l.take(l.select_scratch, select_tokens_scratch_bytes(s, 1));
   l.take(l.attend_scratch, n.attend_scratch_bytes);
@@ -77,22 +77,21 @@ void allocate(Layers& l, const Sizes& n) {
 
 // Random keys, values and queries, and the index of the keys.
 void fill(Layers& l, const Sizes& n, const SelectCase& c, const Stream& stream) {
-  KvSlots& s = l.slots;
+  DeviceCache& s = l.cache;
   const CudaContext context{.stream = stream.get()};
   random_kv_cuda(l.pages.base, static_cast<std::int64_t>(n.pool_bytes / 2), false, 1, context);
-  random_kv_cuda(s.last_q, static_cast<std::int64_t>(n.queries), false, 2, context);
+  random_kv_cuda(s.selection.last_q, static_cast<std::int64_t>(n.queries), false, 2, context);
   set_bytes(s.counts, 0, kLayers * sizeof(SlotCounts), stream);
   set_bytes(l.attend_scratch, 0, n.attend_scratch_bytes, stream);
   std::vector<std::int32_t> same(n.blocks);
   std::iota(same.begin(), same.end(), 0);
   copy_bytes(l.pages.blocks, same.data(), n.blocks * 4, stream);
-  const std::vector<SlotRules> rules(kLayers, SlotRules{.unit_tokens = 1,
-                                                        .entry_tokens = c.group_tokens,
-                                                        .budget = c.budget,
-                                                        .n_select = c.budget - 1,
-                                                        .schedule = SlotSchedule::kEveryStep,
-                                                        .alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))});
-  copy_bytes(s.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+  const std::vector<SelectionPlan> plan(
+      kLayers, SelectionPlan{.schedule = SlotSchedule::kEveryStep,
+                             .units = {.tokens = 1, .entry_tokens = c.group_tokens},
+                             .region = {.budget = c.budget, .n_select = c.budget - 1},
+                             .scores = {.alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))}});
+  copy_bytes(s.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
   stream.synchronize();
   for (std::int32_t layer = 0; layer < kLayers; ++layer)
     build_one_bit_cuda({.slot_layer = layer, .stop = c.depth / c.group_tokens, .key_layer = layer}, s, l.pages,
@@ -113,12 +112,12 @@ void set_row(Layers& l, const SelectCase& c, const Stream& stream) {
 
 Layers make_layers(const ModelConfig& config, const SelectCase& c, const Stream& stream) {
   Layers l;
-  set_shape(l.slots, config, c);
-  const Sizes n(l.slots);
+  set_shape(l.cache, config, c);
+  const Sizes n(l.cache);
   allocate(l, n);
   l.pages.sequence_stride = static_cast<std::int64_t>(n.blocks);
-  l.pages.max_pages = l.slots.max_pages, l.pages.n_kv_heads = l.slots.n_kv_heads, l.pages.head_dim = l.slots.head_dim;
-  l.listed = l.slots.tables();
+  l.pages.max_pages = l.cache.max_pages, l.pages.n_kv_heads = l.cache.n_kv_heads, l.pages.head_dim = l.cache.head_dim;
+  l.listed = l.cache.tables();
   l.listed.base = l.pages.base;
   set_row(l, c, stream);
   fill(l, n, c, stream);
@@ -157,7 +156,7 @@ SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c,
   r.read_rate = measure_device_cuda(0).read;
   const Stream stream = Stream::make();
   const Layers l = make_layers(config, c, stream);
-  const KvSlots& s = l.slots;
+  const DeviceCache& s = l.cache;
   const CudaContext context{
       .stream = stream.get(),
       .order = device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
@@ -170,7 +169,7 @@ SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c,
       seconds_of(stream, times, [&](std::int32_t layer) { select_tokens_cuda(select(layer), s, layer, context); });
   const std::int64_t q_width = std::int64_t{s.n_heads} * s.head_dim * 2;
   r.attend_seconds = seconds_of(stream, times, [&](std::int32_t layer) {
-    attend_decode_cuda({.q = static_cast<std::byte*>(s.last_q) + layer * q_width,
+    attend_decode_cuda({.q = static_cast<std::byte*>(s.selection.last_q) + layer * q_width,
                         .slots = l.rows.seq_slots,
                         .lengths = l.attended,
                         .out = l.out,

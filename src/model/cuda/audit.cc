@@ -50,9 +50,9 @@ void CudaAudit::add(const Row& row) {
 
 void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   if (rows_.empty()) return;
-  const KvSlots& slots = retrieval.slots();
-  max_listed_ = slots.max_listed, n_slots_ = slots.n_slots, slot_heads_ = slots.n_kv_heads;
-  const auto heads = static_cast<std::size_t>(slots.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
+  const DeviceCache& cache = retrieval.device_cache();
+  max_listed_ = cache.max_listed, n_slots_ = cache.n_slots, slot_heads_ = cache.n_kv_heads;
+  const auto heads = static_cast<std::size_t>(cache.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
              items = rows_.size() * static_cast<std::size_t>(shape_.n_layers);
   const std::int64_t weights = retrieval.prunes() ? retrieval.weights().stride : 0;
   copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_ + weights) + 1) * 4;
@@ -91,21 +91,23 @@ std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool remote) co
 
 void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, const Attended& a,
                      const CudaRetrieval& retrieval, const Stream& stream) {
-  const KvSlots& slots = retrieval.slots();
+  const DeviceCache& cache = retrieval.device_cache();
   const auto heads = static_cast<std::size_t>(slot_heads_);
   const auto copy = [&](void* to, const void* from, std::size_t bytes) { copy_bytes(to, from, bytes, stream); };
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const std::int32_t row = rows_[i].row;
     if (row < first || row >= first + n) continue;
     const std::size_t at = static_cast<std::size_t>(row) * q_bytes();
-    const std::int64_t state = std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + rows_[i].method.seq_slot;
+    const std::int64_t state = std::int64_t{retrieval.slot_layer(layer)} * cache.n_seq_slots + rows_[i].method.seq_slot;
     const Copies c = copies_of(i, layer);
     copy(query(i, layer, false), a.q + at, q_bytes());
     if (retrieval.pre_rope_keys()) copy(query(i, layer, true), a.remote_q + at, q_bytes());
     copy(c.out, a.out + at, q_bytes());
-    copy(c.listed, slots.listed + state * slot_heads_ * max_listed_, heads * static_cast<std::size_t>(max_listed_) * 4);
+    copy(c.listed, cache.slots.listed + state * slot_heads_ * max_listed_,
+         heads * static_cast<std::size_t>(max_listed_) * 4);
     if (n_slots_ > 0)
-      copy(c.unit_of, slots.unit_of + state * slot_heads_ * n_slots_, heads * static_cast<std::size_t>(n_slots_) * 4);
+      copy(c.unit_of, cache.slots.unit_of + state * slot_heads_ * n_slots_,
+           heads * static_cast<std::size_t>(n_slots_) * 4);
     copy(c.remote_to, a.remote_to + row, sizeof(std::int32_t));
     if (!retrieval.prunes()) continue;
     const CudaRetrieval::Weights weights = retrieval.weights();
@@ -117,15 +119,16 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
 // Fills attended_ for a KV head; returns the number of tokens.
 std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                              const CudaRetrieval& retrieval) {
-  const KvSlots& slots = retrieval.slots();
-  const SlotRules& rules = retrieval.at(row.method.seq_slot, layer).rules;
-  const std::int32_t n = row.method.cache->length(), unit = slots.unit_tokens, stop = (n + unit - 1) / unit,
-                     sinks = rules.sink / unit,
-                     window = unit == 1 ? std::max(rules.recent, rules.entry_tokens) : rules.recent / unit;
+  const DeviceCache& cache = retrieval.device_cache();
+  const SelectionPlan& plan = retrieval.at(row.method.seq_slot, layer).plan;
+  const std::int32_t n = row.method.cache->length(), unit = cache.unit_tokens, stop = (n + unit - 1) / unit,
+                     sinks = plan.region.sink / unit,
+                     window =
+                         unit == 1 ? std::max(plan.region.recent, plan.units.entry_tokens) : plan.region.recent / unit;
   const std::int64_t index =
-      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + row.method.seq_slot) * slot_heads_ + kv_head;
+      (std::int64_t{retrieval.slot_layer(layer)} * cache.n_seq_slots + row.method.seq_slot) * slot_heads_ + kv_head;
   const auto pages = n_slots_ > 0 ? std::unordered_map<std::int32_t, std::int32_t>()
-                                  : pages_by_block(*row.method.cache, layer, kv_head / slots.shared);
+                                  : pages_by_block(*row.method.cache, layer, kv_head / cache.shared);
   const auto unit_at = [&](std::int32_t entry) {
     if (n_slots_ == 0) {
       const std::int32_t each = kPageTokens / unit;  // entries per block

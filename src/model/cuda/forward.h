@@ -94,7 +94,7 @@ class CudaForward {
   std::size_t kv_bytes() const;
   // The largest result that so many ranks exchange in a step.
   static std::size_t rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& options, int n_ranks);
-  // Benchmarks: injects outcomes of methods from the next step on, see SlotRules.
+  // Benchmarks: injects outcomes of methods from the next step on, see SelectionPlan.
   void inject_outcomes(float turnover, float correction, const RecallForm& form = {});
   // Device memory of methods.
   struct MethodBytes {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "src/model/cuda/retrieval/retrieval.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 namespace {

@@ -26,7 +26,7 @@ void expect_eight_bit_cuda(std::int32_t head_dim);
 // once listed_for equals the row's ticket; entries with kInFlight are valid once arrived_for does. Units of pages only.
 struct ArrivingSlots {
   const std::int32_t* tickets = nullptr;  // [n]; null: everything has arrived when preceding kernels have ended
-  const std::int32_t *listed_for = nullptr, *arrived_for = nullptr;  // as in KvSlots
+  const std::int32_t *listed_for = nullptr, *arrived_for = nullptr;  // as in DeviceCache
 };
 
 // One query row for each of n sequences. A row attends the first `lengths` tokens of its page tables: a whole sequence,

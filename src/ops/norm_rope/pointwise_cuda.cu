@@ -1,6 +1,6 @@
 #include "src/cuda/bulk_copy.cuh"
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
@@ -111,32 +111,34 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
     return {block_at(store.tables, store.layer, seq_slot, kv_head, page) +
                 position % kKvPageTokens * token_bytes(store.tables),
             nullptr};
-  const KvSlots& s = store.slots;
+  const DeviceCache& s = store.cache;
   const int first = kv_head * s.shared;  // spread_kernel has the others
   const std::int64_t index = slot_index(s, store.layer, seq_slot, first);
   return {s.n_slots == 0 ? nullptr
-                         : resident_token(s, s.rules[seq_slot], store.layer, seq_slot, first, position, position + 1),
-          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * box_bytes(s)};
+                         : resident_token(s, s.plans[seq_slot], store.layer, seq_slot, first, position, position + 1),
+          s.index.boxes == nullptr ? nullptr : s.index.boxes + (index * s.max_pages + page) * box_bytes(s)};
 }
 
 // A head's query of the previous step, overwritten with this step's; null where nothing compares with it.
 __device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std::int64_t row, int head) {
   if (store.kind != SlotStore::Kind::kSlots || store.seq_slots[row] < 0) return nullptr;
-  const KvSlots& s = store.slots;
+  const DeviceCache& s = store.cache;
   const std::int64_t at =
       (static_cast<std::int64_t>(store.layer) * s.n_seq_slots + store.seq_slots[row]) * s.n_heads + head;
-  return static_cast<__nv_bfloat16*>(s.last_q) + at * s.head_dim;
+  return static_cast<__nv_bfloat16*>(s.selection.last_q) + at * s.head_dim;
 }
 // The query that this step's is compared with.
 __device__ __forceinline__ const __nv_bfloat16* asked_query(const SlotStore& store, std::int64_t row, int head) {
-  const KvSlots& s = store.slots;
-  if (s.asked_q == nullptr || s.rules[store.seq_slots[row]].last_asked == 0) return last_query(store, row, head);
-  return static_cast<const __nv_bfloat16*>(s.asked_q) +
-         (last_query(store, row, head) - static_cast<const __nv_bfloat16*>(s.last_q));
+  const DeviceCache& s = store.cache;
+  if (s.selection.asked_q == nullptr || s.plans[store.seq_slots[row]].gate.last_asked == 0)
+    return last_query(store, row, head);
+  return static_cast<const __nv_bfloat16*>(s.selection.asked_q) +
+         (last_query(store, row, head) - static_cast<const __nv_bfloat16*>(s.selection.last_q));
 }
 __device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64_t row, int head) {
-  const KvSlots& s = store.slots;
-  return s.cosine + (static_cast<std::int64_t>(store.layer) * s.n_seq_slots + store.seq_slots[row]) * s.n_heads + head;
+  const DeviceCache& s = store.cache;
+  return s.selection.cosine +
+         (static_cast<std::int64_t>(store.layer) * s.n_seq_slots + store.seq_slots[row]) * s.n_heads + head;
 }
 
 // Address of a row's newest token in its ring; null: it has none.
@@ -373,19 +375,19 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   }
 }
 
-// Copies a row's newest token from the first head of the cache slots that has it to the others (KvSlots::shared): one
+// Copies a row's newest token from the first head of the cache slots that has it to the others (DeviceCache::shared): one
 // warp per (row, head).
 __global__ void __launch_bounds__(kStoreWarps* kWarp) spread_kernel(QkvRows rows) {
   launch_dependents();
   grid_dependency_wait();
   const SlotStore& store = rows.store;
-  const KvSlots& s = store.slots;
+  const DeviceCache& s = store.cache;
   const int item = static_cast<int>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp, row = item / s.n_kv_heads,
             head = item % s.n_kv_heads;
   if (row >= rows.n || store.seq_slots[row] < 0 || head % s.shared == 0) return;
   const int position = rows.positions[row], seq_slot = store.seq_slots[row];
   const auto token = [&](int of) {
-    return resident_token(s, s.rules[seq_slot], store.layer, seq_slot, of, position, position + 1);
+    return resident_token(s, s.plans[seq_slot], store.layer, seq_slot, of, position, position + 1);
   };
   copy_token(token(head), token(head / s.shared * s.shared), static_cast<int>(token_bytes(s)));
 }
@@ -553,11 +555,11 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
   const dim3 grid(static_cast<unsigned>((items + kStoreWarps - 1) / kStoreWarps)), block(kStoreWarps * kWarp);
   StoreArgs args{rows, tables, layer, static_cast<__nv_bfloat16*>(q_out)};
   SlotStore& store = args.rows.store;
-  if (store.kind == SlotStore::Kind::kSlots) store.slots = of_layer(store.slots, store.layer);
+  if (store.kind == SlotStore::Kind::kSlots) store.cache = of_layer(store.cache, store.layer);
   const auto run = [&](void (*kernel)(StoreArgs)) { launch(context, "store_qkv", kernel, grid, block, 0, args); };
   with_kv_type(
       tables, [&]<typename Kv>(Kv) { run(rows.qkv_bf16 ? store_kernel<__nv_bfloat16, Kv> : store_kernel<float, Kv>); });
-  const KvSlots& s = store.slots;
+  const DeviceCache& s = store.cache;
   if (store.kind != SlotStore::Kind::kSlots || s.shared == 1 || s.n_slots == 0) return;
   launch(context, "spread_newest", spread_kernel,
          dim3(static_cast<unsigned>((rows.n * s.n_kv_heads + kStoreWarps - 1) / kStoreWarps)), block, 0, args.rows);

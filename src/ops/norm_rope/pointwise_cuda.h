@@ -7,7 +7,7 @@
 
 #include "src/cuda/context.h"
 #include "src/kv/kv_tables_cuda.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {

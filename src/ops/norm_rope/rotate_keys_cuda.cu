@@ -1,5 +1,5 @@
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/ops/norm_rope/rotate_keys_cuda.h"
 
 namespace mneme {

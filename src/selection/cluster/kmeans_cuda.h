@@ -1,7 +1,7 @@
 // kmeans.h on the device, all KV heads of a layer at once. The same clusters as kmeans_ref, bit for bit: what is
 // compared and summed are integers.
 //
-//   keys     [heads][n][list_dim(D)]  16-bit, on the device, zeros behind D channels (kv_slots_cuda.h)
+//   keys     [heads][n][list_dim(D)]  16-bit, on the device, zeros behind D channels (device_cache_cuda.h)
 //   cluster  [heads][n]     u16 out
 //   scratch  kmeans_scratch_bytes(); not shared by concurrent calls
 //

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/offload/list_dim.cuh"
 #include "src/selection/cluster/cluster_members.cuh"
 #include "src/selection/cluster/kmeans_cuda.h"
@@ -21,16 +21,17 @@ constexpr int kMaxSegments = 96;  // per launch: they are kernel arguments
 struct Lists {
   std::int32_t *ends, *members, *n_units;
 };
-__device__ __forceinline__ Lists lists_at(const KvSlots& s, int layer, int seq_slot, int kv_head) {
+__device__ __forceinline__ Lists lists_at(const DeviceCache& s, int layer, int seq_slot, int kv_head) {
   const std::int64_t index = slot_index(s, layer, seq_slot, kv_head);
-  const UnitLists& l = s.lists;
+  const UnitLists& l = s.index.lists;
   return {l.ends + index * l.max_units, l.members + index * l.max_tokens, l.n_units + index};
 }
 // kDim: list_dim() of the keys' channels.
 template <int kDim>
-__device__ __forceinline__ std::byte* centroid_at(const KvSlots& s, int layer, int seq_slot, int kv_head, int unit) {
-  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head) * s.lists.max_units + unit;
-  return s.lists.centroids + index * (2 * kDim);
+__device__ __forceinline__ std::byte* centroid_at(const DeviceCache& s, int layer, int seq_slot, int kv_head,
+                                                  int unit) {
+  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head) * s.index.lists.max_units + unit;
+  return s.index.lists.centroids + index * (2 * kDim);
 }
 
 // A warp's means, a lane has kDim / 32 adjacent channels. NaN encoded as on the host.
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvT
 // ---- clusters
 
 struct ClusterArgs {
-  KvSlots s;
+  DeviceCache s;
   AppendClusters a;
   std::int32_t *unit_of, *first_of;  // [KV heads][clusters]: the cluster's unit, -1: none; its first member
 };
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
   }
   if (tid != 0) return;
   *lists.n_units = n_before + all.x;
-  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.seq_slot)] = p.a.first + n;
+  if (kv_head == 0) p.s.index.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.seq_slot)] = p.a.first + n;
 }
 
 // Members and means, one warp per cluster.
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
 // ---- segments
 
 struct SegmentArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables keys;
   int n, n_kv_splits;
   Segment segments[kMaxSegments];
@@ -222,10 +223,10 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   *lists.n_units = n_before + stop - first;
-  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, of.slot_layer, of.seq_slot)] = p.segments[stop - 1].end;
+  if (kv_head == 0) p.s.index.lists.grouped[kept_index(p.s, of.slot_layer, of.seq_slot)] = p.segments[stop - 1].end;
 }
 
-__global__ void truncate_kernel(KvSlots s, int seq_slot, int layer, int grouped, int sink) {
+__global__ void truncate_kernel(DeviceCache s, int seq_slot, int layer, int grouped, int sink) {
   const int kv_head = blockIdx.x;
   const Lists lists = lists_at(s, layer, seq_slot, kv_head);
   int low = 0, high = grouped <= sink ? 0 : *lists.n_units;
@@ -238,12 +239,12 @@ __global__ void truncate_kernel(KvSlots s, int seq_slot, int layer, int grouped,
     }
   }
   *lists.n_units = low;
-  if (kv_head == 0) s.lists.grouped[kept_index(s, layer, seq_slot)] = grouped;
+  if (kv_head == 0) s.index.lists.grouped[kept_index(s, layer, seq_slot)] = grouped;
 }
 
 // Calls f with the type of the keys and their number of channels.
 template <typename F>
-void with_keys(const KvSlots& s, F&& f) {
+void with_keys(const DeviceCache& s, F&& f) {
   const auto of = [&]<typename T>(T) { with_list_dim(s.head_dim, [&](auto dim) { f(T(), dim); }); };
   with_kv_type(s, of);
 }
@@ -261,7 +262,7 @@ std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t 
   return static_cast<std::size_t>(n_kv_heads) * static_cast<std::size_t>(n_clusters) * 2 * sizeof(std::int32_t);
 }
 
-void append_clusters_cuda(const AppendClusters& a, const KvSlots& s, const CudaContext& context) {
+void append_clusters_cuda(const AppendClusters& a, const DeviceCache& s, const CudaContext& context) {
   auto* scratch = reinterpret_cast<std::int32_t*>(a.scratch);
   const ClusterArgs args{s, a, scratch, scratch + static_cast<std::int64_t>(s.n_kv_heads) * a.n_clusters};
   const auto heads = static_cast<unsigned>(s.n_kv_heads);
@@ -272,7 +273,7 @@ void append_clusters_cuda(const AppendClusters& a, const KvSlots& s, const CudaC
   });
 }
 
-void append_segments_cuda(std::span<const Segment> segments, const KvSlots& s, const KvTables& keys,
+void append_segments_cuda(std::span<const Segment> segments, const DeviceCache& s, const KvTables& keys,
                           const CudaContext& context) {
   for (std::size_t at = 0; at < segments.size();) {
     SegmentArgs args{s, keys, 0, 0, {}, {}};
@@ -292,7 +293,7 @@ void append_segments_cuda(std::span<const Segment> segments, const KvSlots& s, c
 }
 
 void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
-                         const KvSlots& s, const CudaContext& context) {
+                         const DeviceCache& s, const CudaContext& context) {
   launch(context, "truncate_units", truncate_kernel, dim3(static_cast<unsigned>(s.n_kv_heads)), dim3(1), 0, s, seq_slot,
          slot_layer, grouped, sink);
 }

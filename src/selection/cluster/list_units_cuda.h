@@ -1,4 +1,4 @@
-// Builds units that are lists of tokens (UnitLists of kv_slots_cuda.h) on the device: prompt tokens by the clusters of
+// Builds units that are lists of tokens (UnitLists of device_cache_cuda.h) on the device: prompt tokens by the clusters of
 // kmeans_cuda, generated tokens as segments. partition.h and centroid.h are the specifications; means are summed in the
 // order of the tokens. Async: all functions enqueue.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -33,7 +33,7 @@ struct AppendClusters {
   std::byte* scratch = nullptr;
 };
 std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters);
-void append_clusters_cuda(const AppendClusters& a, const KvSlots& slots, const CudaContext& context);
+void append_clusters_cuda(const AppendClusters& a, const DeviceCache& cache, const CudaContext& context);
 
 // Tokens [begin, end) of a sequence slot and layer that become one unit.   key_slot, key_layer: indices in `keys`
 struct Segment {
@@ -41,12 +41,12 @@ struct Segment {
   std::int32_t key_slot = 0, key_layer = 0;
 };
 // Appends segments. Requires  those of one (sequence slot, layer) are adjacent and in order.
-void append_segments_cuda(std::span<const Segment> segments, const KvSlots& slots, const KvTables& keys,
+void append_segments_cuda(std::span<const Segment> segments, const DeviceCache& cache, const KvTables& keys,
                           const CudaContext& context);
 
 // Removes the units of a sequence slot and layer with tokens from `grouped` on. Requires  a unit starts at `grouped`,
 // or none extends beyond it; grouped >= sink.
 void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
-                         const KvSlots& slots, const CudaContext& context);
+                         const DeviceCache& cache, const CudaContext& context);
 
 }  // namespace mneme

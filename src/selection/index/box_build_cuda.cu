@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -12,7 +12,7 @@ using namespace cuda;  // NOLINT
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 
 struct Args {
-  KvSlots s;
+  DeviceCache s;
   KvTables keys;
   BuildBoxes b;
 };
@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
   const int begin = page * kKvPageTokens, n = min(kKvPageTokens, p.b.n_tokens - begin);
   if (n <= 0) return;
   const std::byte* from = block_at(p.keys, p.b.key_layer, p.b.key_slot, kv_head, page);
-  auto* box = reinterpret_cast<Two*>(
-      p.s.boxes + (slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head) * p.s.max_pages + page) * box_bytes(p.s));
+  auto* box = reinterpret_cast<Two*>(p.s.index.boxes +
+                                     (slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head) * p.s.max_pages + page) *
+                                         box_bytes(p.s));
   for (int c = lane; c < words; c += kWarp) {
     const auto key = [&](int t) {
       const KvRow<T> row(from + t * token_bytes(p.s), d, p.s.codes);
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
 
 }  // namespace
 
-void build_boxes_cuda(const BuildBoxes& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+void build_boxes_cuda(const BuildBoxes& b, const DeviceCache& s, const KvTables& keys, const CudaContext& context) {
   if (b.stop <= b.first) return;
   const dim3 grid(static_cast<unsigned>((b.stop - b.first + kWarps - 1) / kWarps), static_cast<unsigned>(s.n_kv_heads));
   with_kv_type(s, [&]<typename T>(T) {

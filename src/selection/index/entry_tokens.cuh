@@ -2,12 +2,12 @@
 // completes.
 #pragma once
 
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme::cuda {
 
 struct BuildArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables keys;
   BuildEntries b;
   __device__ __forceinline__ std::int64_t index(int kv_head) const {
@@ -19,7 +19,7 @@ struct BuildArgs {
 };
 
 struct CloseArgs {
-  KvSlots s;
+  DeviceCache s;
   KvTables pages;
   CloseEntries c;
 };
@@ -27,7 +27,7 @@ struct CloseArgs {
 // A row's entry of a layer, whose last token is the step's.
 struct ClosedEntry {
   const CloseArgs& p;
-  const SlotRules& rules;
+  const SelectionPlan& plan;
   int layer, seq_slot, kv_head, length, first;
   std::int64_t index;
 
@@ -37,7 +37,7 @@ struct ClosedEntry {
   }
   __device__ __forceinline__ ClosedEntry(const CloseArgs& args, int row, int of_layer, int head, int tokens)
       : p(args),
-        rules(args.s.rules[of_layer * args.s.n_seq_slots + args.c.rows.seq_slots[row]]),
+        plan(args.s.plans[of_layer * args.s.n_seq_slots + args.c.rows.seq_slots[row]]),
         layer(of_layer),
         seq_slot(args.c.rows.seq_slots[row]),
         kv_head(head),
@@ -47,10 +47,10 @@ struct ClosedEntry {
   // The i-th token: tokens of the window are in their cache slots; where it is shorter than an entry, the others are in
   // the pages.
   __device__ __forceinline__ const std::byte* token(int i) const {
-    const int from = p.s.n_slots == 0         ? length
-                     : length <= rules.budget ? 0
-                                              : length - window_slots(rules) * p.s.unit_tokens;
-    if (first + i >= from) return resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length);
+    const int from = p.s.n_slots == 0               ? length
+                     : length <= plan.region.budget ? 0
+                                                    : length - window_slots(plan) * p.s.unit_tokens;
+    if (first + i >= from) return resident_token(p.s, plan, layer, seq_slot, kv_head, first + i, length);
     return p.pages.base +
            unit_token(p.pages, 1, p.c.model_layers[layer], seq_slot, kv_head, first + i) * token_bytes(p.s);
   }

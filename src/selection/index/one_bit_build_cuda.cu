@@ -18,12 +18,12 @@ constexpr std::size_t kBehind = 4096;  // bytes that a scan reads after the last
 template <typename T, int kDim, typename KeyAt>
 struct Group {
   using S = OneBitShape<kDim>;
-  const KvSlots& slots;
+  const DeviceCache& cache;
   const KeyAt& key_at;
   int channel, part;
   float z[4], s[4];
 
-  __device__ __forceinline__ Group(const KvSlots& of, const KeyAt& at) : slots(of), key_at(at) {
+  __device__ __forceinline__ Group(const DeviceCache& of, const KeyAt& at) : cache(of), key_at(at) {
     const int lane = threadIdx.x % kWarp, position = lane % 16, j = position % S::kPairs;
     part = position / S::kPairs;
     channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // at t = 0
@@ -33,7 +33,7 @@ struct Group {
   __device__ __forceinline__ void load(ReadAs<T> (&k)[kN][4], Token&& token) const {
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      const KvRow<T> key(key_at(token(i)), kDim, slots.codes);
+      const KvRow<T> key(key_at(token(i)), kDim, cache.codes);
 #pragma unroll
       for (int t = 0; t < 4; ++t) k[i][t] = key[channel + 8 * t];
     }
@@ -41,7 +41,7 @@ struct Group {
   template <typename Take>
   __device__ __forceinline__ void for_tokens(Take&& take) const {
 #pragma unroll 1
-    for (int first = 0; first < slots.group_tokens; first += kAtOnce) {
+    for (int first = 0; first < cache.index.group_tokens; first += kAtOnce) {
       ReadAs<T> k[kAtOnce][4];
       load(k, [&](int i) { return first + i; });
 #pragma unroll
@@ -53,8 +53,8 @@ struct Group {
 
   // Middles z and steps s of the group, NaN where a key is not finite.
   __device__ __forceinline__ void find_levels() {
-    const bool mean_abs = slots.mean_abs;
-    const auto n = static_cast<float>(slots.group_tokens);
+    const bool mean_abs = cache.index.mean_abs;
+    const auto n = static_cast<float>(cache.index.group_tokens);
     float most[4], least[4], sum[4], distance[4] = {0, 0, 0, 0};
     bool finite[4];
 #pragma unroll
@@ -94,7 +94,7 @@ struct Group {
   }
   __device__ __forceinline__ void write_codes(std::byte* codes) const {
     const int lane = threadIdx.x % kWarp;
-    for (int page = 0; page < slots.group_tokens / kKvPageTokens; ++page) {
+    for (int page = 0; page < cache.index.group_tokens / kKvPageTokens; ++page) {
       std::uint32_t own[S::kWords];
 #pragma unroll
       for (int w = 0; w < S::kWords; ++w) {
@@ -116,8 +116,8 @@ struct Group {
 };
 
 template <typename T, int kDim, typename KeyAt>
-__device__ void build_group(const KvSlots& slots, const KeyAt& key_at, std::byte* levels, std::byte* codes) {
-  Group<T, kDim, KeyAt> group(slots, key_at);
+__device__ void build_group(const DeviceCache& cache, const KeyAt& key_at, std::byte* levels, std::byte* codes) {
+  Group<T, kDim, KeyAt> group(cache, key_at);
   group.find_levels();
   group.write_levels(levels);
   group.write_codes(codes);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2) build_kernel(Bui
   const int kv_head = blockIdx.y, group = p.b.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (group >= p.b.stop) return;
   const std::int64_t index = p.index(kv_head);
-  const int first = group * p.s.group_tokens;
+  const int first = group * p.s.index.group_tokens;
   build_group<T, kDim>(
       p.s, [&](int i) { return p.token(kv_head, first + i); }, levels_of(p.s, index, group),
       codes_of(p.s, index, first / kKvPageTokens));
@@ -140,23 +140,23 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   grid_dependency_wait();
   const int heads = p.s.n_kv_heads, layers = p.c.stop - p.c.first;
   const int item = blockIdx.x * kWarps + threadIdx.x / kWarp, row = item / (layers * heads);
-  if (row >= p.c.rows.n || !ClosedEntry::is_closed(p, row, p.s.group_tokens)) return;
-  const ClosedEntry e(p, row, p.c.first + item / heads % layers, item % heads, p.s.group_tokens);
+  if (row >= p.c.rows.n || !ClosedEntry::is_closed(p, row, p.s.index.group_tokens)) return;
+  const ClosedEntry e(p, row, p.c.first + item / heads % layers, item % heads, p.s.index.group_tokens);
   build_group<T, kDim>(
-      p.s, [&](int i) { return e.token(i); }, levels_of(p.s, e.index, e.first / p.s.group_tokens),
+      p.s, [&](int i) { return e.token(i); }, levels_of(p.s, e.index, e.first / p.s.index.group_tokens),
       codes_of(p.s, e.index, e.first / kKvPageTokens));
 }
 
 }  // namespace
 
-std::size_t one_bit_code_bytes(const KvSlots& s, std::size_t heads) {
+std::size_t one_bit_code_bytes(const DeviceCache& s, std::size_t heads) {
   return heads * static_cast<std::size_t>(s.max_pages) * s.box_bytes() + kBehind;
 }
-std::size_t one_bit_level_bytes(const KvSlots& s, std::size_t heads) {
+std::size_t one_bit_level_bytes(const DeviceCache& s, std::size_t heads) {
   return heads * static_cast<std::size_t>(one_bit_groups(s)) * s.box_bytes() + kBehind;
 }
 
-void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+void build_one_bit_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys, const CudaContext& context) {
   if (b.stop <= b.first) return;
   const dim3 grid(static_cast<unsigned>((b.stop - b.first + kWarps - 1) / kWarps), static_cast<unsigned>(s.n_kv_heads));
   const auto run = [&](void (*kernel)(BuildArgs)) {
@@ -165,7 +165,8 @@ void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables&
   with_kv_type(s, [&]<typename T>(T) { run(s.head_dim == 128 ? build_kernel<T, 128> : build_kernel<T, 64>); });
 }
 
-void close_one_bit_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
+void close_one_bit_cuda(const CloseEntries& c, const DeviceCache& s, const KvTables& pages,
+                        const CudaContext& context) {
   const int items = c.rows.n * (c.stop - c.first) * s.n_kv_heads;
   const auto run = [&](void (*kernel)(CloseArgs)) {
     launch(context, "close_one_bit", kernel, dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kThreads),

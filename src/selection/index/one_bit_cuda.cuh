@@ -9,7 +9,7 @@
 // left by 15 - p they are the sign bits of two 16-bit values.
 #pragma once
 
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme::cuda {
 
@@ -21,15 +21,15 @@ struct OneBitShape {
   static constexpr int kLevelBytes = 4 * kDim;  // z and s of a group
 };
 
-__device__ __forceinline__ std::byte* codes_of(const KvSlots& s, std::int64_t index, int page) {
-  return s.keys.codes + (index * s.max_pages + page) * (std::int64_t{4} * s.head_dim);
+__device__ __forceinline__ std::byte* codes_of(const DeviceCache& s, std::int64_t index, int page) {
+  return s.index.keys.codes + (index * s.max_pages + page) * (std::int64_t{4} * s.head_dim);
 }
 // Groups of one (layer, sequence slot, KV head).
-__host__ __device__ inline std::int32_t one_bit_groups(const KvSlots& s) {
-  return (s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens;
+__host__ __device__ inline std::int32_t one_bit_groups(const DeviceCache& s) {
+  return (s.max_pages * kKvPageTokens + s.index.group_tokens - 1) / s.index.group_tokens;
 }
-__device__ __forceinline__ std::byte* levels_of(const KvSlots& s, std::int64_t index, int group) {
-  return s.keys.levels + (index * one_bit_groups(s) + group) * (std::int64_t{4} * s.head_dim);
+__device__ __forceinline__ std::byte* levels_of(const DeviceCache& s, std::int64_t index, int group) {
+  return s.index.keys.levels + (index * one_bit_groups(s) + group) * (std::int64_t{4} * s.head_dim);
 }
 
 }  // namespace mneme::cuda

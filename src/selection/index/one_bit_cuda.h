@@ -1,25 +1,27 @@
-// 1-bit keys on the device (KvSlots::keys), and selection of tokens by them. one_bit.h, group_pool.h and topk.h are the
+// 1-bit keys on the device (DeviceCache::keys), and selection of tokens by them. one_bit.h, group_pool.h and topk.h are the
 // specifications; z, s and bits are the same, their order in memory differs. Async: all functions enqueue.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
 // Bytes of OneBitKeys for `heads` (layer, sequence slot, KV head) triples.
-std::size_t one_bit_code_bytes(const KvSlots& slots, std::size_t heads);
-std::size_t one_bit_level_bytes(const KvSlots& slots, std::size_t heads);
+std::size_t one_bit_code_bytes(const DeviceCache& cache, std::size_t heads);
+std::size_t one_bit_level_bytes(const DeviceCache& cache, std::size_t heads);
 
 // Builds groups of 1-bit keys.
-void build_one_bit_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+void build_one_bit_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
+                        const CudaContext& context);
 
 // Builds the groups that the rows' newest tokens complete.
-void close_one_bit_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
+void close_one_bit_cuda(const CloseEntries& c, const DeviceCache& cache, const KvTables& pages,
+                        const CudaContext& context);
 
-// Scores all tokens of the region with the row's queries (KvSlots::last_q), pools over the group, and writes the
+// Scores all tokens of the region with the row's queries (Selections::last_q), pools over the group, and writes the
 // n_select best tokens of every KV head to `selected_ids`.
 //
 // kNow selects for this step: for rows that select at every step, and for rows with speculative selection where the
@@ -41,18 +43,19 @@ struct SelectTokens {
   // `listed` for this step, so that no recall_units_cuda follows for it.
   const KvTables* pages = nullptr;
   std::int32_t layer = 0;
-  // Tokens are scored by the sketches of their pages (sketch.h, KvSlots::entries) with these HeadTerms
+  // Tokens are scored by the sketches of their pages (sketch.h, DeviceCache::entries) with these HeadTerms
   // (unfused_item.cuh), by up to 8 query heads a KV head; null: by 1-bit keys.
   void* sketch_terms = nullptr;
   bool terms_of_scan = false;  // scan_computes_terms(): the scan writes them first
 };
-std::size_t select_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
-void select_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer,
+std::size_t select_tokens_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows);
+void select_tokens_cuda(const SelectTokens& c, const DeviceCache& cache, std::int32_t slot_layer,
                         const CudaContext& context);
 // Whether the scan by sketches computes HeadTerms itself: a cluster of thread blocks a KV head, where that is enough to
 // fill the device. llama-2-7b at 32K: a launch fewer a layer.
-bool scan_computes_terms(const KvSlots& slots, std::int32_t n_rows);
+bool scan_computes_terms(const DeviceCache& cache, std::int32_t n_rows);
 // The scores alone, for benchmarks of the scan.
-void scan_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+void scan_tokens_cuda(const SelectTokens& c, const DeviceCache& cache, std::int32_t slot_layer,
+                      const CudaContext& context);
 
 }  // namespace mneme

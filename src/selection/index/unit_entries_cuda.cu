@@ -2,7 +2,7 @@
 // counts is that every kind, size and head size is right.
 #include "src/cuda/common.cuh"
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/selection/index/entry_tokens.cuh"
 #include "src/selection/index/unit_entries_cuda.h"
 
@@ -108,8 +108,8 @@ __device__ void build_one_bit(bool mean_abs, int n, int d, std::byte* entry, F&&
 
 // Entry `number` of a KV head.   token: i -> address of the entry's i-th token
 template <typename T, typename F>
-__device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&& token) {
-  const UnitEntries& e = s.entries;
+__device__ void build_entry(const DeviceCache& s, std::int64_t index, int number, F&& token) {
+  const UnitEntries& e = s.index.entries;
   std::byte* entry = e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes);
   using E = ReadAs<T>;
   const auto key = [&](int c, int i) { return widen(KvRow<T>(token(i), s.head_dim, s.codes)[c]); };
@@ -129,7 +129,7 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
-  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.entries.tokens;
+  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.index.entries.tokens;
   build_entry<T>(p.s, p.index(kv_head), number, [&](int i) { return p.token(kv_head, number * tokens + i); });
 }
 
@@ -137,7 +137,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const int tokens = p.s.entries.tokens;
+  const int tokens = p.s.index.entries.tokens;
   if (!ClosedEntry::is_closed(p, blockIdx.x, tokens)) return;
   const ClosedEntry e(p, blockIdx.x, p.c.first + static_cast<int>(blockIdx.z), blockIdx.y, tokens);
   build_entry<T>(p.s, e.index, e.first / tokens, [&](int i) { return e.token(i); });
@@ -164,7 +164,7 @@ std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_
   return 0;
 }
 
-void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys,
+void build_unit_entries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,
                              const CudaContext& context) {
   if (b.stop <= b.first) return;
   with_kv_type(s, [&]<typename T>(T) {
@@ -174,7 +174,7 @@ void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& s, const KvTa
   });
 }
 
-void close_unit_entries_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages,
+void close_unit_entries_cuda(const CloseEntries& c, const DeviceCache& s, const KvTables& pages,
                              const CudaContext& context) {
   if (c.rows.n == 0) return;
   with_kv_type(s, [&]<typename T>(T) {

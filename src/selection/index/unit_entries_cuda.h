@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -16,10 +16,10 @@ namespace mneme {
 std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens);
 
 // Builds UnitEntries.
-void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
+void build_unit_entries_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
                              const CudaContext& context);
 
-void close_unit_entries_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages,
+void close_unit_entries_cuda(const CloseEntries& c, const DeviceCache& cache, const KvTables& pages,
                              const CudaContext& context);
 
 }  // namespace mneme

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "src/cuda/bulk_copy.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/ops/attention/head_dims_cuda.h"
 #include "src/selection/layer/layer_select_cuda.h"
 #include "src/selection/topk/block_topk.cuh"
@@ -42,7 +42,7 @@ struct ScoreArgs {
   LayerKeys keys;
   const float* probes;            // [n, width]; null: the rows' queries
   const __nv_bfloat16* remote_q;  // [rows, heads * D]
-  KvSlots slots;                  // of rows
+  DeviceCache cache;              // of rows
   SlotRows rows;
   int n, group, seq_slot, first, n_candidates;
   float scale;
@@ -164,9 +164,9 @@ __global__ void __launch_bounds__(kThreads, 2) score_kernel(ScoreArgs p) {
   grid_dependency_wait();
   int first_probe = blockIdx.y * kTiles * kTileProbes, count = min(kTiles * kTileProbes, p.n - first_probe);
   if constexpr (kRows) {
-    const RowOfSlots r = row_at(p.slots, p.rows, blockIdx.y);
+    const RowOfSlots r = row_at(p.cache, p.rows, blockIdx.y);
     if (!r.sparse) return;
-    const PageRegion region = page_region(r.rules, r.length);
+    const PageRegion region = page_region(r.plan, r.length);
     p.seq_slot = r.seq_slot, p.first = region.first, p.n_candidates = region.last - region.first;
     first_probe = blockIdx.y, count = 1;
   }
@@ -218,7 +218,7 @@ __device__ double block_sum(double v, double (&parts)[kRankWarps]) {
 
 struct SelectArgs {
   SelectLayer c;
-  KvSlots s;
+  DeviceCache s;
   int layer;
 };
 
@@ -301,7 +301,7 @@ template <typename F>
 __device__ __forceinline__ void list_pages(const SelectArgs& p, int seq_slot, int n, F&& page) {
   for (int i = threadIdx.x; i < n * p.s.n_kv_heads; i += kRankThreads) {
     const int head = i / n, at = i % n;
-    p.s.listed[slot_index(p.s, p.layer, seq_slot, head) * p.s.max_listed + at] =
+    p.s.slots.listed[slot_index(p.s, p.layer, seq_slot, head) * p.s.max_listed + at] =
         block_number(p.c.keys.pages, p.c.keys.layer, seq_slot, head, page(at));
   }
 }
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p)
       list_pages(p, r.seq_slot, (r.length + kKvPageTokens - 1) / kKvPageTokens, [](int i) { return i; });
     return;
   }
-  const PageRegion region = page_region(r.rules, r.length);
+  const PageRegion region = page_region(r.plan, r.length);
   const int n = region.last - region.first;
   std::uint32_t* keys = p.c.ranks + row * p.c.rank_stride;
   bound_keys(ranker, keys, n);
@@ -346,21 +346,21 @@ __global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p)
           share_units(cut, p.layer, theta, p.c.later[static_cast<std::int64_t>(r.seq_slot) * p.s.n_layers + p.layer],
                       p.c.pools[r.seq_slot], n);
     *theta_out = n > 0 ? theta : -1;
-    p.c.remote_to[row] = r.rules.sink + wanted * kKvPageTokens;
+    p.c.remote_to[row] = r.plan.region.sink + wanted * kKvPageTokens;
   }
   __syncthreads();
   const int k = wanted;
-  if (r.rules.turnover >= 0) {
-    inject_ranks(r.rules.turnover, p.layer, r.length, n, k, keys);
+  if (r.plan.injected.turnover >= 0) {
+    inject_ranks(r.plan.injected.turnover, p.layer, r.length, n, k, keys);
     bound_keys(ranker, keys, n);
   }
   const std::int64_t first = slot_index(p.s, p.layer, r.seq_slot, 0);
-  std::int32_t* out = p.s.selected_ids[0] + first * p.s.max_listed;
+  std::int32_t* out = p.s.selection.ids[0] + first * p.s.max_listed;
   if (k > 0) write_best(ranker, keys, n, k, region.first, out);
   __syncthreads();
   for (int head = 0; head < p.s.n_kv_heads; ++head) {
     for (int i = tid; head > 0 && i < k; i += kRankThreads) out[head * p.s.max_listed + i] = out[i];
-    if (tid == 0) p.s.n_selected[0][first + head] = k;
+    if (tid == 0) p.s.selection.n[0][first + head] = k;
   }
   if (p.s.n_slots > 0) return;
   list_pages(p, r.seq_slot, region.first + k, [&](int i) { return i < region.first ? i : out[i - region.first]; });
@@ -478,16 +478,17 @@ void select_windows_cuda(const SelectWindows& c, const CudaContext& context) {
          c);
 }
 
-void select_layer_cuda(const SelectLayer& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_layer_cuda(const SelectLayer& c, const DeviceCache& s, std::int32_t slot_layer,
+                       const CudaContext& context) {
   if (c.rows.n == 0) return;
   ScoreArgs a{};
   a.keys = c.keys, a.remote_q = static_cast<const __nv_bfloat16*>(c.remote_q);
-  a.slots = of_layer(s, slot_layer), a.rows = c.rows, a.n = c.rows.n, a.group = s.n_heads / s.n_kv_heads;
+  a.cache = of_layer(s, slot_layer), a.rows = c.rows, a.n = c.rows.n, a.group = s.n_heads / s.n_kv_heads;
   a.scale = key_scale(a.group);
   a.ranks = c.ranks, a.rank_stride = c.rank_stride;
   score<1, true>(a, c.rows.n, context);
   launch(context, "select_layer", select_rows_kernel, dim3(static_cast<unsigned>(c.rows.n)), dim3(kRankThreads), 0,
-         SelectArgs{c, a.slots, slot_layer});
+         SelectArgs{c, a.cache, slot_layer});
 }
 
 void fetch_units_cuda(const FetchUnits& b, const CudaContext& context) {

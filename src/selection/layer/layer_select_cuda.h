@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "src/cuda/context.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -93,9 +93,9 @@ struct SelectWindows {
 };
 void select_windows_cuda(const SelectWindows& c, const CudaContext& context);
 
-// Selections of decode rows, one row per sequence: writes KvSlots::selected_ids[0] of every KV head, and how many
+// Selections of decode rows, one row per sequence: writes Selections::ids[0] of every KV head, and how many
 // tokens of the list are remote. Rows within their budget select nothing. Without cache slots (keys in `pages`) it also
-// writes KvSlots::listed, as blocks of the pool: sinks and selected pages, or all pages within the budget.
+// writes CacheSlots::listed, as blocks of the pool: sinks and selected pages, or all pages within the budget.
 //
 //   remote_q   [rows, heads * D] bf16: queries rotated for the remote part
 //   ranks      [rows, rank_stride] u32: scratch
@@ -115,7 +115,8 @@ struct SelectLayer {
   double *pools = nullptr, *thetas = nullptr;
 };
 // slot_layer: index in `slots`, and among the layers that share the budget.
-void select_layer_cuda(const SelectLayer& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+void select_layer_cuda(const SelectLayer& c, const DeviceCache& cache, std::int32_t slot_layer,
+                       const CudaContext& context);
 
 // Fetches pages that windows selected from their sequence's pages into another table (sequence 0, layer 0), each page
 // once; pages from `there` on are resident.

@@ -4,7 +4,7 @@
 
 #include "src/cuda/common.cuh"
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/selection/summary/key_frame.h"
 #include "src/selection/summary/sketch.h"
 #include "src/selection/summary/summary_cuda.h"

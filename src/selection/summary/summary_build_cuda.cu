@@ -140,10 +140,10 @@ __device__ void pack_moments(const PageShared& s, const Entry& e) {
 
 // Entry `number` of a KV head.   token: i -> address of the entry's i-th token
 template <typename T, typename F>
-__device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&& token) {
+__device__ void build_entry(const DeviceCache& s, std::int64_t index, int number, F&& token) {
   extern __shared__ float page_floats[];
   __shared__ Clusters clusters;
-  const UnitEntries& e = s.entries;
+  const UnitEntries& e = s.index.entries;
   const PageShared page(page_floats, e.tokens, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
   const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
                     e.frames + index * e.frame_floats};
@@ -161,7 +161,7 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
 template <typename T>
 __global__ void __launch_bounds__(kSummaryThreads) build_kernel(BuildArgs p) {
   grid_dependency_wait();
-  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.entries.tokens;
+  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.index.entries.tokens;
   build_entry<T>(p.s, p.index(kv_head), number, [&](int i) { return p.token(kv_head, number * tokens + i); });
 }
 
@@ -169,7 +169,7 @@ template <typename T>
 __global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const int tokens = p.s.entries.tokens;
+  const int tokens = p.s.index.entries.tokens;
   if (!ClosedEntry::is_closed(p, blockIdx.x, tokens)) return;
   const ClosedEntry e(p, blockIdx.x, p.c.first + static_cast<int>(blockIdx.z), blockIdx.y, tokens);
   build_entry<T>(p.s, e.index, e.first / tokens, [&](int i) { return e.token(i); });
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
 
 template <typename... Params, typename Args>
 void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, int layers,
-                     const KvSlots& s, const Args& args, const CudaContext& context) {
-  const std::size_t bytes = page_shared_bytes(s.entries, s.head_dim);
+                     const DeviceCache& s, const Args& args, const CudaContext& context) {
+  const std::size_t bytes = page_shared_bytes(s.index.entries, s.head_dim);
   allow_shared(kernel, bytes, allowed, "the shared memory of a page's summary");
   launch(context, name, kernel,
          dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads), static_cast<unsigned>(layers)),
@@ -199,7 +199,8 @@ std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::in
   return 0;
 }
 
-void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+void build_summaries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,
+                          const CudaContext& context) {
   if (b.stop <= b.first) return;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;
@@ -208,7 +209,8 @@ void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTable
   });
 }
 
-void close_summaries_cuda(const CloseEntries& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
+void close_summaries_cuda(const CloseEntries& c, const DeviceCache& s, const KvTables& pages,
+                          const CudaContext& context) {
   if (c.rows.n == 0) return;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;

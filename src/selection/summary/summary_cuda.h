@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -26,14 +26,14 @@ struct FitFrames {
   std::int32_t key_slot = 0, key_layer = 0;
   std::byte* scratch = nullptr;
 };
-std::size_t fit_frames_scratch_bytes(const KvSlots& slots);
-void fit_frames_cuda(const FitFrames& f, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+std::size_t fit_frames_scratch_bytes(const DeviceCache& cache);
+void fit_frames_cuda(const FitFrames& f, const DeviceCache& cache, const KvTables& keys, const CudaContext& context);
 
 // Builds UnitEntries.
-void build_summaries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
+void build_summaries_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
                           const CudaContext& context);
 // Builds the entries that the rows' newest tokens complete, as close_unit_entries_cuda() does.
-void close_summaries_cuda(const CloseEntries& c, const KvSlots& slots, const KvTables& pages,
+void close_summaries_cuda(const CloseEntries& c, const DeviceCache& cache, const KvTables& pages,
                           const CudaContext& context);
 
 }  // namespace mneme

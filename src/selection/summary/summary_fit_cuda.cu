@@ -30,7 +30,7 @@ struct FittedPages {
 };
 
 struct Args {
-  KvSlots s;
+  DeviceCache s;
   KvTables keys;
   FitFrames f;
   FittedPages pages;
@@ -39,16 +39,16 @@ struct Args {
 
   __device__ std::int64_t page_of(int kv_head, int i) const { return kv_head * kMaxFittedPages + i; }
   __device__ float* frame(int kv_head) const {
-    return s.entries.frames + slot_index(s, f.slot_layer, f.seq_slot, kv_head) * s.entries.frame_floats;
+    return s.index.entries.frames + slot_index(s, f.slot_layer, f.seq_slot, kv_head) * s.index.entries.frame_floats;
   }
   // The covariance within a frame.
   __device__ float* covariance(int kv_head) const {
-    const int before = s.entries.kind == EntryKind::kSketch ? 1 + s.entries.rank : 1;
+    const int before = s.index.entries.kind == EntryKind::kSketch ? 1 + s.index.entries.rank : 1;
     return frame(kv_head) + before * s.head_dim;
   }
   // Token t of the i-th fitted page.
   __device__ const std::byte* token(int kv_head, int i, int t) const {
-    const int at = (pages.first + i * pages.step) * s.entries.tokens + t;
+    const int at = (pages.first + i * pages.step) * s.index.entries.tokens + t;
     return keys.base + unit_token(keys, 1, f.key_layer, f.key_slot, kv_head, at) * token_bytes(s);
   }
 };
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
   extern __shared__ float page_floats[];
   __shared__ Clusters clusters;
   grid_dependency_wait();
-  const int i = blockIdx.x, kv_head = blockIdx.y, d = p.s.head_dim, n = p.s.entries.tokens;
-  const bool centroids = p.s.entries.kind == EntryKind::kCentroidSet;
-  const PageShared page(page_floats, n, d, centroids ? p.s.entries.rank : 0);
+  const int i = blockIdx.x, kv_head = blockIdx.y, d = p.s.head_dim, n = p.s.index.entries.tokens;
+  const bool centroids = p.s.index.entries.kind == EntryKind::kCentroidSet;
+  const PageShared page(page_floats, n, d, centroids ? p.s.index.entries.rank : 0);
   load_page<T>(page, p.s.codes, [&](int t) { return p.token(kv_head, i, t); });
   bool finite = true;
   if (centroids) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
 __global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(Args p) {
   extern __shared__ float tile[];  // [kTile][D]
   grid_dependency_wait();
-  const int kv_head = blockIdx.y, first = blockIdx.x * kRows, d = p.s.head_dim, n = p.s.entries.tokens;
+  const int kv_head = blockIdx.y, first = blockIdx.x * kRows, d = p.s.head_dim, n = p.s.index.entries.tokens;
   constexpr int kMost = kRows * 256 / kThreadsOfCovariance;
   float sum[kMost] = {};
   for (int i = 0; i < p.pages.n; ++i) {
@@ -139,14 +139,14 @@ __device__ int mean_key(const Args& p, int kv_head, float* mean) {
 template <typename T>
 __device__ void channel_deviations(const Args& p, int kv_head, const float* mean, float* deviation) {
   __shared__ float sums[256];
-  const int d = p.s.head_dim, n = p.pages.n * p.s.entries.tokens, groups = max(1, kWide / d);
+  const int d = p.s.head_dim, n = p.pages.n * p.s.index.entries.tokens, groups = max(1, kWide / d);
   for (int c = threadIdx.x; c < d; c += kWide) sums[c] = 0;
   __syncthreads();
   for (int at = threadIdx.x; at < groups * d; at += kWide) {
     const int c = at % d;
     float sum = 0;
     for (int t = at / d; t < n; t += groups) {
-      const std::byte* key = p.token(kv_head, t / p.s.entries.tokens, t % p.s.entries.tokens);
+      const std::byte* key = p.token(kv_head, t / p.s.index.entries.tokens, t % p.s.index.entries.tokens);
       const float x = widen(KvRow<T>(key, d, p.s.codes)[c]) - mean[c];
       sum += isfinite(x) ? x * x : 0.0f;
     }
@@ -269,9 +269,9 @@ __global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
   float* frame = p.frame(kv_head);
   float* cov = p.covariance(kv_head);
   const int used = mean_key(p, kv_head, frame);
-  const bool sketch = p.s.entries.kind == EntryKind::kSketch;
+  const bool sketch = p.s.index.entries.kind == EntryKind::kSketch;
   if (sketch) {
-    fit_sketch(frame + d, p.s.entries.rank, cov, d, max(used, 1) * p.s.entries.tokens, next);
+    fit_sketch(frame + d, p.s.index.entries.rank, cov, d, max(used, 1) * p.s.index.entries.tokens, next);
   } else {
     channel_deviations<T>(p, kv_head, frame, cov + d * d);
   }
@@ -285,10 +285,10 @@ __global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
 
 struct Layout {
   std::size_t keys, centres, finite;  // bytes
-  explicit Layout(const KvSlots& s) {
+  explicit Layout(const DeviceCache& s) {
     const auto pages = static_cast<std::size_t>(s.n_kv_heads * kMaxFittedPages),
                d = static_cast<std::size_t>(s.head_dim);
-    keys = pages * static_cast<std::size_t>(s.entries.tokens) * d * sizeof(float);
+    keys = pages * static_cast<std::size_t>(s.index.entries.tokens) * d * sizeof(float);
     centres = pages * d * sizeof(float);
     finite = pages * sizeof(int);
   }
@@ -296,13 +296,13 @@ struct Layout {
 
 }  // namespace
 
-std::size_t fit_frames_scratch_bytes(const KvSlots& s) {
-  if (s.entries.frame_floats == 0) return 0;
+std::size_t fit_frames_scratch_bytes(const DeviceCache& s) {
+  if (s.index.entries.frame_floats == 0) return 0;
   const Layout layout(s);
   return layout.keys + layout.centres + layout.finite;
 }
 
-void fit_frames_cuda(const FitFrames& f, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+void fit_frames_cuda(const FitFrames& f, const DeviceCache& s, const KvTables& keys, const CudaContext& context) {
   if (f.pages < 1) return;
   const Layout layout(s);
   const Args args{.s = s,
@@ -313,9 +313,10 @@ void fit_frames_cuda(const FitFrames& f, const KvSlots& s, const KvTables& keys,
                   .centres = reinterpret_cast<float*>(f.scratch + layout.keys),
                   .finite = reinterpret_cast<int*>(f.scratch + layout.keys + layout.centres)};
   const auto heads = static_cast<unsigned>(s.n_kv_heads), d = static_cast<unsigned>(s.head_dim);
-  const std::size_t page = page_shared_bytes(s.entries, s.head_dim);
-  const std::size_t basis =
-      s.entries.kind == EntryKind::kSketch ? static_cast<std::size_t>(s.entries.rank) * d * sizeof(float) : 0;
+  const std::size_t page = page_shared_bytes(s.index.entries, s.head_dim);
+  const std::size_t basis = s.index.entries.kind == EntryKind::kSketch
+                                ? static_cast<std::size_t>(s.index.entries.rank) * d * sizeof(float)
+                                : 0;
   with_kv_type(s, [&]<typename T>(T) {
     static std::size_t allowed = kDefaultSharedBytes;
     allow_shared(spread_kernel<T>, page, allowed, "the shared memory of a page's summary");

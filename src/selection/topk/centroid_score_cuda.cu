@@ -71,7 +71,7 @@ __device__ void load_split_queries(const UnfusedArgs& p, const Item& item, const
   for (int i = threadIdx.x; i < kCodes; i += kThreads) s.variances[i] = variance_of(i);
   if (threadIdx.x < s.kColumns) {
     const HeadTerms& terms = item.terms[min(static_cast<int>(threadIdx.x), item.n_scored - 1)];
-    const float alpha = item.rules.alpha;
+    const float alpha = item.plan.scores.alpha;
     s.base[threadIdx.x] = alpha * terms.sum(terms.base);
     s.spread[threadIdx.x] = fmaxf(0.0f, alpha * alpha * terms.sum(terms.spread));
   }
@@ -88,7 +88,7 @@ struct CentroidRow {
 
 template <int kWords>
 __device__ __forceinline__ CentroidRow<kWords> load_row(const UnfusedArgs& p, const Item& item, int first, int row) {
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const int k = e.rank, page = first + row / k, j = row % k, bytes = p.s.head_dim / 2, t = threadIdx.x % 4;
   CentroidRow<kWords> r;
   r.scale = 0, r.n = r.code = 0;
@@ -156,7 +156,7 @@ template <int kTiles>
 __device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Item& item, int first, int k,
                                                  const float (&logs)[kTiles][4]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const float inverse = 1.0f / item.rules.alpha;
+  const float inverse = 1.0f / item.plan.scores.alpha;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -176,7 +176,7 @@ template <int kTiles>
 __device__ __forceinline__ void sum_in_shared(const UnfusedArgs& p, const Item& item, const CentroidShared<kTiles>& s,
                                               int first, const float (&logs)[kTiles][4]) {
   constexpr int kStride = CentroidShared<kTiles>::kColumns + 1;
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.entries.rank;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.index.entries.rank;
   float* here = s.logs + threadIdx.x / kWarp * kRows * kStride;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
@@ -190,7 +190,7 @@ __device__ __forceinline__ void sum_in_shared(const UnfusedArgs& p, const Item& 
     float max = -INFINITY, sum = 0;
     for (int j = 0; j < k; ++j) max = fmaxf(max, log[j * kStride]);
     for (int j = 0; j < k; ++j) sum += __expf(log[j * kStride] - max);
-    item.scores[head * p.width + first + page] = (max + __logf(sum)) / item.rules.alpha;
+    item.scores[head * p.width + first + page] = (max + __logf(sum)) / item.plan.scores.alpha;
   }
   __syncwarp();
 }
@@ -199,14 +199,14 @@ __device__ __forceinline__ void sum_in_shared(const UnfusedArgs& p, const Item& 
 template <int kTiles, int kWords>
 __device__ __forceinline__ void score_tiles(const UnfusedArgs& p, const Item& item, int block, int n_blocks,
                                             std::byte* shared) {
-  const int k = p.s.entries.rank, pages = kRows / k, g = threadIdx.x % kWarp / 4, d = p.s.head_dim;
+  const int k = p.s.index.entries.rank, pages = kRows / k, g = threadIdx.x % kWarp / 4, d = p.s.head_dim;
   const int step = n_blocks * kWarps * pages;
   int first = (block * kWarps + static_cast<int>(threadIdx.x) / kWarp) * pages;
   CentroidRow<kWords> next[2] = {load_row<kWords>(p, item, first, g), load_row<kWords>(p, item, first, g + 8)};
   const CentroidShared<kTiles> s(shared, d);
   load_split_queries(p, item, s);
   const ColumnTerms<kTiles> terms(s);
-  const float limit = spread_limit_of(static_cast<float>(p.s.entries.tokens) / static_cast<float>(k));
+  const float limit = spread_limit_of(static_cast<float>(p.s.index.entries.tokens) / static_cast<float>(k));
   for (; first < item.n; first += step) {
     const CentroidRow<kWords> rows[2] = {next[0], next[1]};
     if (first + step < item.n)
@@ -215,7 +215,7 @@ __device__ __forceinline__ void score_tiles(const UnfusedArgs& p, const Item& it
     multiply<kTiles, kWords>(rows, s, d, dots);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const float scale = item.rules.alpha * rows[row].scale, variance = s.variances[rows[row].code],
+      const float scale = item.plan.scores.alpha * rows[row].scale, variance = s.variances[rows[row].code],
                   log_n = rows[row].n == 0 ? -INFINITY : __logf(static_cast<float>(rows[row].n));
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p, int n
   if (!item_at(p, row, number, false, item)) return;
   if (block >= 0) {
     score_tiles<kTiles, kWords>(p, item, block, static_cast<int>(gridDim.x) - n_fixed, shared);
-  } else if (item.rules.whole_attention != 0) {
+  } else if (item.plan.scores.whole_attention != 0) {
     auto* q = reinterpret_cast<float*>(shared);
     load_queries(p, item, q);
     fixed_terms_of(p, item, q, block + n_fixed);
@@ -258,9 +258,9 @@ void score_centroids(const UnfusedArgs& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
   const std::size_t bytes = CentroidShared<kTiles>::bytes(a.s.head_dim);
   allow_shared(centroid_kernel<kTiles, kWords>, bytes, allowed, "the shared memory of centroids' scores");
-  const int n_fixed = a.s.whole_attention ? kTermParts : 0;
+  const int n_fixed = a.s.selection.whole_attention ? kTermParts : 0;
   launch(context, "score_centroids", centroid_kernel<kTiles, kWords>,
-         dim3(static_cast<unsigned>(n_fixed + summary_blocks(a, kRows / a.s.entries.rank)),
+         dim3(static_cast<unsigned>(n_fixed + summary_blocks(a, kRows / a.s.index.entries.rank)),
               static_cast<unsigned>(a.rows.n * a.s.n_kv_heads)),
          dim3(kThreads), bytes, a, n_fixed);
 }

@@ -11,15 +11,15 @@ namespace mneme::cuda {
 
 // Thread blocks an item: two on every SM, no more than there are entries. A block's start costs as much as four tiles.
 inline int summary_blocks(const UnfusedArgs& a, int per_warp) {
-  const int items = a.rows.n * a.s.n_kv_heads, warps = (a.s.entries.most + per_warp - 1) / per_warp;
+  const int items = a.rows.n * a.s.n_kv_heads, warps = (a.s.index.entries.most + per_warp - 1) / per_warp;
   return std::clamp(2 * sm_count() / items, 1, std::max(1, (warps + kScoreWarps - 1) / kScoreWarps));
 }
 
 struct Frame {
   const float *mean, *basis, *covariance, *deviation;
 };
-__device__ inline Frame frame_of(const KvSlots& s, const Item& item) {
-  const UnitEntries& e = s.entries;
+__device__ inline Frame frame_of(const DeviceCache& s, const Item& item) {
+  const UnitEntries& e = s.index.entries;
   const int d = s.head_dim, r = e.kind == EntryKind::kSketch ? e.rank : 0;
   const float* mean = e.frames + item.index * e.frame_floats;
   return {mean, mean + d, mean + d * (1 + r), mean + d * (1 + r + d)};
@@ -38,7 +38,7 @@ __device__ inline float warp_dot(const float* a, const float* b, int d) {
 }
 
 // q^T C q over the part's rows of C, for all queries at once.   q [n_scored][D]
-__device__ inline void spread_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
+__device__ inline void spread_terms(const DeviceCache& s, const Item& item, const float* q, const Frame& f, int part) {
   __shared__ float of_warps[kScoreWarps][kMaxSlotGroup];
   const int d = s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const Part rows(part, d);
@@ -68,7 +68,7 @@ __device__ inline void spread_terms(const KvSlots& s, const Item& item, const fl
 }
 
 // q . mean of the head whose number the part is; nothing of the others.
-__device__ inline void base_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
+__device__ inline void base_terms(const DeviceCache& s, const Item& item, const float* q, const Frame& f, int part) {
   static_assert(kTermParts == kMaxSlotGroup);
   const int g = static_cast<int>(threadIdx.x) - (kScoreThreads - kWarp), d = s.head_dim;  // the last warp
   if (g < 0) return;
@@ -76,8 +76,8 @@ __device__ inline void base_terms(const KvSlots& s, const Item& item, const floa
   if (g < item.n_scored) item.terms[g].base[part] = g == part ? base : 0.0f;
 }
 
-__device__ inline void basis_terms(const KvSlots& s, const Item& item, const float* q, const Frame& f, int part) {
-  const int d = s.head_dim, r = s.entries.rank, warp = threadIdx.x / kWarp;
+__device__ inline void basis_terms(const DeviceCache& s, const Item& item, const float* q, const Frame& f, int part) {
+  const int d = s.head_dim, r = s.index.entries.rank, warp = threadIdx.x / kWarp;
   const Part rows(part, r);
   for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kScoreWarps) {
     const int i = rows.first + at / item.n_scored, g = at % item.n_scored;
@@ -88,20 +88,20 @@ __device__ inline void basis_terms(const KvSlots& s, const Item& item, const flo
 
 // Address of a token of the sinks or of the window.
 __device__ inline const std::byte* fixed_token(const UnfusedArgs& p, const Item& item, int position, int stored) {
-  const KvSlots& s = p.s;
+  const DeviceCache& s = p.s;
   if (s.n_slots == 0)
     return p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, position) * token_bytes(s);
-  if (position < item.rules.sink)
-    return s.slots + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
+  if (position < item.plan.region.sink)
+    return s.slots.data + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
            position % s.unit_tokens * token_bytes(s);
-  return resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored);
+  return resident_token(s, item.plan, p.slot_layer, item.seq_slot, item.kv_head, position, stored);
 }
 
 // Sinks and window, as one row of tokens: positions [0, sink) and from `window` on.
 struct FixedTokens {
   int sink, window, n;
   __device__ FixedTokens(const UnfusedArgs& p, const Item& item)
-      : sink(item.rules.sink), window(page_region(item.rules, item.length).window * p.s.unit_tokens) {
+      : sink(item.plan.region.sink), window(page_region(item.plan, item.length).window * p.s.unit_tokens) {
     // The region of the next step may begin its window at a token that is yet to come.
     n = sink + max(0, item.stored - window);
   }
@@ -142,7 +142,7 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
 #pragma unroll
     for (int g = 0; g < kMaxSlotGroup; ++g) {
       if (g >= item.n_scored) continue;
-      const float log = item.rules.alpha * warp_sum<kLanes>(dot[g]);
+      const float log = item.plan.scores.alpha * warp_sum<kLanes>(dot[g]);
       if (key != nullptr) add_sum(max[g], sum[g], log, 1.0f);
     }
   }
@@ -174,10 +174,10 @@ __device__ __forceinline__ void fixed_terms_of(const UnfusedArgs& p, const Item&
 }
 
 // The part's terms of a KV head's queries from its frame. Called by a whole block.   q [n_scored][D]
-__device__ inline void frame_terms(const KvSlots& s, const Item& item, const float* q, int part) {
+__device__ inline void frame_terms(const DeviceCache& s, const Item& item, const float* q, int part) {
   const Frame f = frame_of(s, item);
   base_terms(s, item, q, f, part);
-  if (s.entries.kind == EntryKind::kSketch) basis_terms(s, item, q, f, part);
+  if (s.index.entries.kind == EntryKind::kSketch) basis_terms(s, item, q, f, part);
   spread_terms(s, item, q, f, part);
 }
 
@@ -187,14 +187,14 @@ __device__ __forceinline__ void prefetch_lines(const void* from, int bytes) {
   for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += static_cast<int>(blockDim.x) * kLine)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const std::byte*>(from) + i));
 }
-__device__ inline void prefetch_frame(const KvSlots& s, const Item& item, int part) {
+__device__ inline void prefetch_frame(const DeviceCache& s, const Item& item, int part) {
   const Frame f = frame_of(s, item);
   const int d = s.head_dim;
   const Part rows(part, d);
   prefetch_lines(f.covariance + rows.first * d, (rows.stop - rows.first) * d * 4);
   if (part < item.n_scored) prefetch_lines(f.mean, d * 4);
-  if (s.entries.kind != EntryKind::kSketch) return;
-  const Part of_basis(part, s.entries.rank);
+  if (s.index.entries.kind != EntryKind::kSketch) return;
+  const Part of_basis(part, s.index.entries.rank);
   prefetch_lines(f.basis + of_basis.first * d, (of_basis.stop - of_basis.first) * d * 4);
 }
 __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, int part) {
@@ -209,15 +209,15 @@ __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, in
 // this step.
 __device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, bool fixed,
                                                int first, int stop) {
-  if (!row.sparse || p.when != SelectWhen::kNow || row.rules.score != SlotScore::kEntries) return;
+  if (!row.sparse || p.when != SelectWhen::kNow || row.plan.scores.by != SlotScore::kEntries) return;
   Item item;
-  item.rules = row.rules, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
+  item.plan = row.plan, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
   item.length = item.stored = row.length, item.n_scored = p.group;
   item.index = slot_index(p.s, p.slot_layer, row.seq_slot, item.kv_head);
   for (int part = first; part < stop; ++part) {
     if (!fixed) {
       prefetch_frame(p.s, item, part);
-    } else if (row.rules.whole_attention != 0) {
+    } else if (row.plan.scores.whole_attention != 0) {
       prefetch_fixed(p, item, part);
     }
   }

@@ -17,7 +17,7 @@ constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
 struct Args {
-  KvSlots s;
+  DeviceCache s;
   SlotRows rows;
   int layer, group;
   int blocks;         // per cluster
@@ -52,23 +52,23 @@ struct CentroidQueries : QueryRows<T, kDim, kWide> {
 };
 
 template <typename T, int kDim, bool kWide>
-__device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, const Share& at, float* scores,
+__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
                                             ClusterSums& of_cluster) {
   const std::byte* centroids =
-      p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
-  const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units + at.begin;
-  const bool by_size = rules.by_size != 0;
+      p.s.index.lists.centroids + (at.index * p.s.index.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
+  const std::int32_t* ends = p.s.index.lists.ends + at.index * p.s.index.lists.max_units + at.begin;
+  const bool by_size = plan.scores.by_size != 0;
   CentroidQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * p.s.head_dim, p.group,
+  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
                p.s.head_dim);
   score_units<2, kWide>(
-      p, rules, at, scores, of_cluster,
+      p, plan, at, scores, of_cluster,
       [&](float(&s)[4], int first) {
         queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
       },
       [&](int u, float v) {
         if (!by_size) return v;
-        return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / rules.alpha;
+        return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / plan.scores.alpha;
       });
 }
 
@@ -158,9 +158,9 @@ struct Sorted {
   }
 };
 // Every unit has at least one token.
-__host__ __device__ int most_sorted(const KvSlots& s) {
+__host__ __device__ int most_sorted(const DeviceCache& s) {
   const int most = s.max_listed + kFew;
-  return ((most < s.lists.max_units ? most : s.lists.max_units) + 1) / 2 * 2;
+  return ((most < s.index.lists.max_units ? most : s.index.lists.max_units) + 1) / 2 * 2;
 }
 
 // Sorts units from Ranker::low on, best first. A unit's rank is the number of better ones: all in the parts of the
@@ -242,14 +242,15 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
 
 // Benchmarks: keys for which `turnover` of the selected units differ from the previous selection. They follow a
 // permutation, so that none returns soon.
-__device__ void inject_keys(const SlotRules& rules, int made, std::int64_t index, int n, double selected_ids,
+__device__ void inject_keys(const SelectionPlan& plan, int made, std::int64_t index, int n, double selected_ids,
                             std::uint32_t* keys, Ranker& r) {
   const auto m = static_cast<unsigned>(n >= 256 ? n / 128 * 128 : n);  // constant over many steps
   const unsigned step = m % 7919 == 0 ? 7907 : 7919;
-  const auto begin = static_cast<unsigned>(
-      static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(rules.turnover) * selected_ids +
-                                 static_cast<double>(hash_random(static_cast<std::uint32_t>(index), 7) % m)) %
-      m);
+  const auto begin =
+      static_cast<unsigned>(static_cast<std::uint64_t>(
+                                static_cast<double>(made) * static_cast<double>(plan.injected.turnover) * selected_ids +
+                                static_cast<double>(hash_random(static_cast<std::uint32_t>(index), 7) % m)) %
+                            m);
   for (int u = static_cast<int>(m + threadIdx.x); u < n; u += kThreads) keys[u] = 0;
   for (unsigned j = threadIdx.x; j < m; j += kThreads) keys[(begin + j) % m * step % m] = m - j;
   if (threadIdx.x == 0) r.least = 0, r.most = m;
@@ -257,20 +258,20 @@ __device__ void inject_keys(const SlotRules& rules, int made, std::int64_t index
 }
 
 // Selections that a layer has made, for benchmarks; at every step, its length.
-__device__ __forceinline__ int selections_before(const KvSlots& s, const RowOfSlots& r, int layer) {
-  return s.kept == nullptr ? r.length : __ldcg(&s.kept[kept_index(s, layer, r.seq_slot)].n_made);
+__device__ __forceinline__ int selections_before(const DeviceCache& s, const RowOfSlots& r, int layer) {
+  return s.selection.kept == nullptr ? r.length : __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].n_made);
 }
 
 // Writes the selection of a KV head whose keys are in shared memory; one thread block.
 //   sizes  of all units; rest: shared memory behind them
 __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share& at, int cluster, std::uint32_t* keys,
                                 const std::uint16_t* sizes, void* rest, Ranker& ranker) {
-  const PageRegion region = region_of(p.s, r.rules, p.layer, r.seq_slot, r.length);
-  const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
-  if (r.rules.turnover >= 0 && at.n > 0)
-    inject_keys(r.rules, selections_before(p.s, r, p.layer), at.index, at.n,
+  const PageRegion region = region_of(p.s, r.plan, p.layer, r.seq_slot, r.length);
+  const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.plan.region.n_select));
+  if (r.plan.injected.turnover >= 0 && at.n > 0)
+    inject_keys(r.plan, selections_before(p.s, r, p.layer), at.index, at.n,
                 static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
-  if (threadIdx.x == 0) p.s.n_selected[0][at.index] = wanted;
+  if (threadIdx.x == 0) p.s.selection.n[0][at.index] = wanted;
   if (wanted > 0) {
     if (wanted == total) {
       if (threadIdx.x == 0) ranker.low = rank_of(ranker.least, 0);
@@ -281,9 +282,9 @@ __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share&
     const int most = most_sorted(p.s);
     const Sorted sorted(
         p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
-    sort_units(ranker, sorted, keys, sizes, p.s.lists.ends + at.index * p.s.lists.max_units, at.n);
-    write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
-                  p.s.selected_ids[0] + at.index * p.s.max_listed);
+    sort_units(ranker, sorted, keys, sizes, p.s.index.lists.ends + at.index * p.s.index.lists.max_units, at.n);
+    write_members(sorted, ranker.n, p.s.index.lists.members + at.index * p.s.index.lists.max_tokens, wanted,
+                  p.s.selection.ids[0] + at.index * p.s.max_listed);
   }
   __syncthreads();
 }
@@ -309,17 +310,17 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys)
     const int kv_head = item % heads;
     if (!selects_now(p.s, r, p.layer, kv_head, rank == 0)) continue;
     const std::int64_t index = slot_index(p.s, p.layer, r.seq_slot, kv_head);
-    const Share at = share_of(r.seq_slot, kv_head, index, __ldcg(p.s.lists.n_units + index), rank, p.blocks);
+    const Share at = share_of(r.seq_slot, kv_head, index, __ldcg(p.s.index.lists.n_units + index), rank, p.blocks);
     if (used) cluster_sync();  // the first block has ranked
     used = true;
 
     if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide>(p, r.rules, at, scores, sums);
-    const std::int32_t* ends = p.s.lists.ends + index * p.s.lists.max_units;
+    score_share<T, kDim, kWide>(p, r.plan, at, scores, sums);
+    const std::int32_t* ends = p.s.index.lists.ends + index * p.s.index.lists.max_units;
     if (rank == 0)
       for (int u = tid; u < at.n; u += kThreads)
         sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
-    pool_cluster<kWide>(p, r.rules, at, scores, sums, keys, ranker);
+    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
     if (rank == 0) write_selection(p, r, at, cluster, keys, sizes, rest, ranker);
   }
 }
@@ -330,10 +331,10 @@ struct Layout {
   int clusters, width, n_keys;
   std::size_t shared;          // bytes
   std::size_t scores, sorted;  // bytes of scratch, consecutive; 0: in shared memory
-  Layout(const KvSlots& s, std::int64_t items, int blocks)
+  Layout(const DeviceCache& s, std::int64_t items, int blocks)
       : clusters(static_cast<int>(std::min<std::int64_t>(items, kMaxClusters))),
-        width(eights((s.lists.max_units + blocks - 1) / blocks)),
-        n_keys(eights(s.lists.max_units)) {
+        width(eights((s.index.lists.max_units + blocks - 1) / blocks)),
+        n_keys(eights(s.index.lists.max_units)) {
     const std::size_t units = static_cast<std::size_t>(n_keys) * 6, of_sorted = Sorted::bytes(most_sorted(s)),
                       of_scores =
                           static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * 4;
@@ -379,7 +380,7 @@ void run(const Args& args, std::byte* scratch, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t select_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t select_lists_scratch_bytes(const DeviceCache& s, std::int32_t n_rows) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
     for (int blocks = 1; blocks <= kMaxSelectBlocks; blocks *= 2)
@@ -387,7 +388,8 @@ std::size_t select_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
   return most;
 }
 
-void select_lists_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_lists_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
+                       const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
   a.s = of_layer(s, slot_layer);

@@ -9,8 +9,8 @@ namespace mneme::cuda {
 // A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
 struct Weights {
   float scale, top;
-  __device__ __forceinline__ Weights(const SlotRules& rules, std::uint32_t best)
-      : scale(pools_logs(rules.pool) ? 1.0f : rules.alpha),
+  __device__ __forceinline__ Weights(const SelectionPlan& plan, std::uint32_t best)
+      : scale(pools_logs(plan.scores.pool) ? 1.0f : plan.scores.alpha),
         top(best == 0 ? -INFINITY : fminf(scale * value_of_key(best), 3.4028235e38f)) {}
   __device__ __forceinline__ float of(std::uint32_t key) const {
     if (key == 0 || top == -INFINITY) return 0;
@@ -26,17 +26,17 @@ struct RankedUnits {
 };
 
 // Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
-// KvSlots::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
+// DeviceCache::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
 // keys: of all units; overwrites those of the speculative selection.
-__device__ inline void compute_missing_mass(const KvSlots& s, const SlotRules& rules, const RankedUnits& at,
+__device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const RankedUnits& at,
                                             std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
   constexpr std::uint32_t kSpeculative = 1;  // no score has this key
   __shared__ float of_warps[3][kRankWarps];
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const std::int32_t* speculative = s.selected_ids[1] + at.index * s.max_listed;
-  const int n_speculative = s.n_selected[1][at.index],
+  const std::int32_t* speculative = s.selection.ids[1] + at.index * s.max_listed;
+  const int n_speculative = s.selection.n[1][at.index],
             own = speculative[min(tid, s.max_listed - 1)];  // both at once, early
-  const Weights weights(rules, max(best, at.fixed));
+  const Weights weights(plan, max(best, at.fixed));
   float all = tid == 0 ? weights.of(at.fixed) : 0.0f, attended = all, missing = 0;
   for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
   __syncthreads();
@@ -58,8 +58,8 @@ __device__ inline void compute_missing_mass(const KvSlots& s, const SlotRules& r
     all = missing = attended = 0;
     for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
     const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
-                held = rules.gate == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
-    s.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
+                held = plan.gate.kind == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
+    s.selection.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
   }
 }
 

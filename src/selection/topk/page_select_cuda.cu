@@ -3,7 +3,7 @@
 // keys to the shared memory of the cluster's first block, which ranks them and writes the selection. Through device
 // memory, with fences and one block pooling, the same took 22 us for 4,065 pages and 8 KV heads.
 //
-// Pages of 32 have their boxes in KvSlots::boxes and are selected as units. Pages of another size have them in
+// Pages of 32 have their boxes in UnitIndexes::boxes and are selected as units. Pages of another size have them in
 // UnitEntries, in the same layout, and are selected as their tokens.
 //
 // For this step, whose attention waits, a thread has as many loads in flight as registers allow; for the next step only
@@ -26,10 +26,10 @@ static_assert(kThreads == kRankThreads);
 constexpr int kStaticShared = 9 << 10;
 
 struct Args {
-  KvSlots s;
+  DeviceCache s;
   SlotRows rows;
   SelectWhen when;
-  SlotScore scored;  // rows with another SlotRules::score are skipped
+  SlotScore scored;  // rows with another SelectionPlan::Scores::by are skipped
   int layer, group;
   int blocks;              // per cluster
   int width;               // of a row of scores: the most boxes of a block's share
@@ -43,9 +43,9 @@ struct Args {
 struct Candidates {
   int each;  // ids of a page: its tokens, or 1
   int first, n, n_select;
-  __device__ __forceinline__ Candidates(const SlotRules& rules, int length) {
-    const PageRegion region = page_region(rules, length);
-    each = rules.unit_tokens == 1 ? rules.select_tokens : 1;
+  __device__ __forceinline__ Candidates(const SelectionPlan& plan, int length) {
+    const PageRegion region = page_region(plan, length);
+    each = plan.units.tokens == 1 ? plan.units.select_tokens : 1;
     first = region.first / each, n = region.last / each - first, n_select = region.n_select / each;
   }
 };
@@ -105,24 +105,24 @@ struct BoxQueries : QueryRows<T, kDim, kWide> {
 };
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, int first_page, const Share& at,
+__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, int first_page, const Share& at,
                                             float* scores, ClusterSums& of_cluster) {
   const std::byte* boxes = p.boxes + (at.index * p.max_boxes + first_page + at.begin) * (4 * kDim);
   BoxQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group, kDim);
+  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * kDim, p.group, kDim);
   score_units<1, kWide>(
-      p, rules, at, scores, of_cluster,
+      p, plan, at, scores, of_cluster,
       [&](float(&s)[4], int first) {
         queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
       },
       [](int, float v) { return v; });
 }
 
-// Boxes of a KV head: of KvSlots::boxes, or of UnitEntries.
-int boxes_of(const KvSlots& s, SlotScore scored) {
-  return scored == SlotScore::kIndex ? s.max_pages : s.entries.most;
+// Boxes of a KV head: of UnitIndexes::boxes, or of UnitEntries.
+int boxes_of(const DeviceCache& s, SlotScore scored) {
+  return scored == SlotScore::kIndex ? s.max_pages : s.index.entries.most;
 }
-std::size_t key_bytes(const KvSlots& s, SlotScore scored) {
+std::size_t key_bytes(const DeviceCache& s, SlotScore scored) {
   return static_cast<std::size_t>(eights(boxes_of(s, scored))) * sizeof(std::uint32_t);
 }
 
@@ -130,10 +130,10 @@ std::size_t key_bytes(const KvSlots& s, SlotScore scored) {
 // are their boxes. Rows with speculative selection read them in any case, here or concurrently with the step.
 __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
 #if __CUDA_ARCH__ >= 900
-  const SlotSchedule schedule = r.rules.schedule;
-  if (!r.sparse || r.rules.score != p.scored) return;
+  const SlotSchedule schedule = r.plan.schedule;
+  if (!r.sparse || r.plan.scores.by != p.scored) return;
   if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
-  const Candidates all(r.rules, r.length);
+  const Candidates all(r.plan, r.length);
   const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n, rank, p.blocks);
   const std::int64_t bytes = at.own * box_bytes(p.s), piece = 8 * box_bytes(p.s);
   const std::byte* from = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * box_bytes(p.s);
@@ -148,25 +148,25 @@ template <SelectWhen kWhen>
 __device__ __forceinline__ void write_selection(const Args& p, const RowOfSlots& r, const Candidates& all,
                                                 std::int64_t index, int cluster, std::uint32_t* keys, Ranker& ranker) {
   const int when = static_cast<int>(kWhen);
-  std::int32_t* ids = p.s.selected_ids[when] + index * p.s.max_listed;
+  std::int32_t* ids = p.s.selection.ids[when] + index * p.s.max_listed;
   std::int32_t* units = all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed;
   write_best(ranker, keys, all.n, all.n_select, all.first, units);
   if constexpr (kWhen == SelectWhen::kNow) {
     if (by_mass(r)) {
       __syncthreads();
-      compute_missing_mass(p.s, r.rules, {index, all.first, all.n, all.n_select, all.each}, ranker.most, keys, units);
+      compute_missing_mass(p.s, r.plan, {index, all.first, all.n, all.n_select, all.each}, ranker.most, keys, units);
     }
   }
-  if (r.rules.turnover >= 0) {
+  if (r.plan.injected.turnover >= 0) {
     __syncthreads();
-    inject_units(r.rules, r.length, index, all.first, all.n, all.n_select, units);
+    inject_units(r.plan, r.length, index, all.first, all.n, all.n_select, units);
   }
   const int n_ids = all.n_select * all.each;
   if (all.each > 1) {
     __syncthreads();
     for (int i = threadIdx.x; i < n_ids; i += kThreads) ids[i] = units[i / all.each] * all.each + i % all.each;
   }
-  if (threadIdx.x == 0) p.s.n_selected[when][index] = n_ids;
+  if (threadIdx.x == 0) p.s.selection.n[when][index] = n_ids;
   __syncthreads();
 }
 
@@ -192,13 +192,13 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const bool has = kWhen == SelectWhen::kNow && item == cluster;
     const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
-    if (r.sparse && r.rules.score != p.scored) continue;
+    if (r.sparse && r.plan.scores.by != p.scored) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
       if (!selects_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
     } else {
       if (!r.sparse || !selects(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
     }
-    const Candidates all(r.rules, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
+    const Candidates all(r.plan, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
     if (all.n_select == 0) continue;
     const int kv_head = item % heads;
     const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n,
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
     used = true;
 
     if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide, kWhen>(p, r.rules, all.first, at, scores, sums);
-    pool_cluster<kWide>(p, r.rules, at, scores, sums, keys, ranker);
+    score_share<T, kDim, kWide, kWhen>(p, r.plan, all.first, at, scores, sums);
+    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
     if (at.rank == 0) write_selection<kWhen>(p, r, all, at.index, cluster, keys, ranker);
   }
 }
@@ -217,7 +217,7 @@ struct Layout {
   int clusters, width;
   std::size_t shared;         // bytes
   std::size_t scores, units;  // bytes of scratch; 0: scores are in shared memory, pages are selected as units
-  Layout(const KvSlots& s, SlotScore scored, std::int64_t items, int blocks)
+  Layout(const DeviceCache& s, SlotScore scored, std::int64_t items, int blocks)
       : clusters(static_cast<int>(std::min<std::int64_t>(items, kMaxClusters))),
         width(eights((boxes_of(s, scored) + blocks - 1) / blocks)) {
     const std::size_t keys = key_bytes(s, scored), each = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) *
@@ -266,7 +266,7 @@ void run(const Args& args, std::byte* scratch, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t select_scratch_bytes(const KvSlots& s, std::int32_t n_rows, SlotScore scored) {
+std::size_t select_scratch_bytes(const DeviceCache& s, std::int32_t n_rows, SlotScore scored) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
     for (int blocks = 1; blocks <= kMaxBlocks; blocks *= 2) {
@@ -276,11 +276,12 @@ std::size_t select_scratch_bytes(const KvSlots& s, std::int32_t n_rows, SlotScor
   return most;
 }
 
-bool select_pages_takes(const KvSlots& s, SlotScore scored) {
+bool select_pages_takes(const DeviceCache& s, SlotScore scored) {
   return key_bytes(s, scored) <= static_cast<std::size_t>(shared_limit());
 }
 
-void select_pages_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_pages_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
+                       const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
   a.s = of_layer(s, slot_layer);
@@ -288,7 +289,7 @@ void select_pages_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot
   a.when = c.when;
   a.scored = c.scored;
   const bool of_units = c.scored == SlotScore::kIndex;
-  a.boxes = of_units ? s.boxes : s.entries.data, a.max_boxes = boxes_of(s, c.scored);
+  a.boxes = of_units ? s.index.boxes : s.index.entries.data, a.max_boxes = boxes_of(s, c.scored);
   a.layer = slot_layer;
   a.group = s.n_heads / s.n_kv_heads;
   if (s.head_dim == 128) {

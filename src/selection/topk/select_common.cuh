@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "src/cuda/cluster.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme::cuda {
 
@@ -15,10 +15,10 @@ constexpr int kMaxSelectBlocks = 16;  // per cluster
 
 // Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. For kept selections, the
 // cluster's first block of the first KV head records what the step does.
-__device__ __forceinline__ bool selects_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
+__device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
                                             bool first_block) {
   if (r.seq_slot < 0) return false;
-  if (r.rules.schedule != SlotSchedule::kKept)
+  if (r.plan.schedule != SlotSchedule::kKept)
     return selects(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
   const KeptStep k = kept_step(s, r, layer);
   if (first_block && kv_head == 0 && threadIdx.x < kWarp) record_kept_step(s, r, layer, k);
@@ -119,7 +119,7 @@ struct RowSums {
 //   score  (s, first): bounds or dot products s [4] of eight units from `first` on
 //   value  (u, v): the score of unit u of the share from that
 template <int kUnroll, bool kWide, typename Args, typename Score, typename Value>
-__device__ __forceinline__ void score_units(const Args& p, const SlotRules& rules, const Share& at, float* scores,
+__device__ __forceinline__ void score_units(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
                                             ClusterSums& of_cluster, Score&& score, Value&& value) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   RowSums<kWide> sums;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void score_units(const Args& p, const SlotRules& rule
         if (u >= at.own) continue;
         const float v = value(u, s[2 * h + i]);
         if (row < p.group) scores[row * p.width + u] = v;
-        sums.take(h, v, rules.alpha);
+        sums.take(h, v, plan.scores.alpha);
       }
   }
   sums.leave(of_cluster);
@@ -209,10 +209,10 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
 
 // Converts the block's scores to keys in the cluster's first block, one thread per unit.
 template <int kMost, typename Args>
-__device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules, const Share& at, const float* scores,
-                                           const float* lse, std::uint32_t* keys, std::uint32_t& least,
-                                           std::uint32_t& most) {
-  const bool logs = pools_logs(rules.pool);
+__device__ __forceinline__ void pool_share(const Args& p, const SelectionPlan& plan, const Share& at,
+                                           const float* scores, const float* lse, std::uint32_t* keys,
+                                           std::uint32_t& least, std::uint32_t& most) {
+  const bool logs = pools_logs(plan.scores.pool);
   const std::uint32_t to = address_in(keys + at.begin, 0);
 #pragma unroll 1
   for (int u = threadIdx.x; u < at.own; u += kSelectThreads) {
@@ -221,9 +221,9 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
     for (int g = 0; g < kMost; ++g) {
       if (g >= p.group) continue;
       const float x = scores[g * p.width + u];
-      v[g] = pooled_value(x, logs, rules.alpha, lse[g]);
+      v[g] = pooled_value(x, logs, plan.scores.alpha, lse[g]);
     }
-    const std::uint32_t key = pool_unit(rules.pool, p.group, v);
+    const std::uint32_t key = pool_unit(plan.scores.pool, p.group, v);
     put(to + u * 4, key);
     least = min(least, key), most = max(most, key);
   }
@@ -232,7 +232,7 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
 // From scores of the block's share to keys in the cluster's first block, whose `bounds` (least, most) get theirs. Called
 // by all blocks, whose warps have left their parts of the log-sum-exps.
 template <bool kWide, typename Args, typename Bounds>
-__device__ __forceinline__ void pool_cluster(const Args& p, const SlotRules& rules, const Share& at,
+__device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan& plan, const Share& at,
                                              const float* scores, ClusterSums& s, std::uint32_t* keys, Bounds& bounds) {
   __syncthreads();
   publish_sums(p, at.rank, s.of_warps, s.of_blocks);
@@ -241,11 +241,11 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SlotRules& rul
   __syncthreads();
   std::uint32_t least = ~0u, most = 0;
   if constexpr (kWide) {
-    pool_share<kMaxSlotGroup>(p, rules, at, scores, s.lse, keys, least, most);
+    pool_share<kMaxSlotGroup>(p, plan, at, scores, s.lse, keys, least, most);
   } else if (p.group <= 4) {
-    pool_share<4>(p, rules, at, scores, s.lse, keys, least, most);
+    pool_share<4>(p, plan, at, scores, s.lse, keys, least, most);
   } else {
-    pool_share<8>(p, rules, at, scores, s.lse, keys, least, most);
+    pool_share<8>(p, plan, at, scores, s.lse, keys, least, most);
   }
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (threadIdx.x % kWarp == 0)
@@ -255,14 +255,15 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SlotRules& rul
 
 // Benchmarks: k of n units, ascending, of which `turnover` differ from the previous step's. Unit j is one of the j-th
 // n / k candidates, and moves on to the next of these every 1 / turnover steps, so that none returns soon.
-__device__ __forceinline__ void inject_units(const SlotRules& rules, int length, std::int64_t index, int first, int n,
-                                             int k, std::int32_t* out) {
+__device__ __forceinline__ void inject_units(const SelectionPlan& plan, int length, std::int64_t index, int first,
+                                             int n, int k, std::int32_t* out) {
   const auto width = static_cast<unsigned>(max(n / max(k, 1), 1));
   const auto seed = static_cast<std::uint32_t>(index);
   for (int j = threadIdx.x; j < k; j += blockDim.x) {
     const std::uint32_t random = hash_random(seed, static_cast<std::uint32_t>(j));
     const double phase = static_cast<double>(random) * 0x1p-32;
-    const auto moves = static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(rules.turnover) + phase);
+    const auto moves =
+        static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(plan.injected.turnover) + phase);
     out[j] = first + j * static_cast<int>(width) + static_cast<int>((random + moves) % width);
   }
 }

@@ -14,7 +14,7 @@ constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
 
 // Thread blocks of a KV head whose terms are of its frame; those behind them take sinks and window.
 __host__ __device__ int frame_blocks(const UnfusedArgs& p) {
-  return p.s.entries.frame_floats > 0 ? kTermParts : 0;
+  return p.s.index.entries.frame_floats > 0 ? kTermParts : 0;
 }
 
 // What a part reads is prefetched while the kernel before runs: the queries are the last thing that a step knows.
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   load_queries(p, item, q);
   if (!fixed) {
     frame_terms(p.s, item, q, part);
-  } else if (item.rules.whole_attention != 0) {
+  } else if (item.plan.scores.whole_attention != 0) {
     fixed_terms<T>(p, item, q, part);
   }
 }
@@ -58,12 +58,12 @@ __device__ __forceinline__ float half_at(const std::byte* at) {
 // Entry `number`: a score for each of its tokens that are candidates, or one for the page.
 __device__ void score_sketch(const UnfusedArgs& p, const Item& item, const float* q, const float* of_basis,
                              int number) {
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const int d = p.s.head_dim, n = e.tokens, r = e.rank, lane = threadIdx.x % kWarp;
   const bool by_token = tokens_of_unit(item) == 1;
   const std::byte* entry = entries_of(p, item) + static_cast<std::int64_t>(number) * e.bytes;
   const std::byte *nibbles = entry + d, *scales = nibbles + r * n / 2;
-  const float alpha = item.rules.alpha, of_mean = half_at(scales), step = alpha * half_at(scales + 2),
+  const float alpha = item.plan.scores.alpha, of_mean = half_at(scales), step = alpha * half_at(scales + 2),
               variance = variance_of(static_cast<int>(scales[4])), limit = spread_limit_of(static_cast<float>(n));
   for (int g = 0; g < item.n_scored; ++g) {
     const HeadTerms& terms = item.terms[g];
@@ -93,7 +93,7 @@ __device__ void score_sketch(const UnfusedArgs& p, const Item& item, const float
 }
 
 __device__ void score_moments(const UnfusedArgs& p, const Item& item, const float* q, int number) {
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const int d = p.s.head_dim, lane = threadIdx.x % kWarp;
   const std::byte* entry = entries_of(p, item) + static_cast<std::int64_t>(number) * e.bytes;
   const auto* scales = reinterpret_cast<const float*>(entry + 2 * d);
@@ -105,7 +105,7 @@ __device__ void score_moments(const UnfusedArgs& p, const Item& item, const floa
       m = fmaf(x, signed_at(entry, c), m);
       v = fmaf(x * x, static_cast<float>(static_cast<int>(entry[d + c])), v);
     }
-    const float alpha = item.rules.alpha, mean = alpha * scales[0] * warp_sum(m),
+    const float alpha = item.plan.scores.alpha, mean = alpha * scales[0] * warp_sum(m),
                 variance = alpha * alpha * scales[1] * warp_sum(v);
     if (lane == 0)
       item.scores[g * p.width + number - item.first] = (mean + logf(n) + gain_of(variance, spread_limit_of(n))) / alpha;
@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(UnfusedArgs p) {
   Item item;
   if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;
   load_queries(p, item, q);
-  const bool sketch = p.s.entries.kind == EntryKind::kSketch;
+  const bool sketch = p.s.index.entries.kind == EntryKind::kSketch;
   float* of_basis = q + item.n_scored * p.s.head_dim;
   for (int i = threadIdx.x; sketch && i < item.n_scored * kMaxSketchRank; i += kThreads)
     of_basis[i] = item.terms[i / kMaxSketchRank].of_basis[i % kMaxSketchRank];
   __syncthreads();
-  const int each = tokens_of_unit(item) == 1 ? p.s.entries.tokens : 1;  // units of an entry
+  const int each = tokens_of_unit(item) == 1 ? p.s.index.entries.tokens : 1;  // units of an entry
   const int begin = item.first / each, stop = (item.first + item.n + each - 1) / each;
   for (int number = begin + static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
        number < stop; number += static_cast<int>(gridDim.x) * kWarps) {
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(UnfusedArgs p) {
 
 void compute_head_terms_cuda(const UnfusedArgs& a, const CudaContext& context) {
   // Sets of centroids: the kernel that scores them takes sinks and window meanwhile.
-  const bool fixed = a.s.whole_attention && a.s.entries.kind != EntryKind::kCentroidSet;
+  const bool fixed = a.s.selection.whole_attention && a.s.index.entries.kind != EntryKind::kCentroidSet;
   const int parts = frame_blocks(a) + (fixed ? kTermParts : 0);
   with_kv_type(a.s, [&]<typename T>(T) {
     launch(context, "head_terms", terms_kernel<T>,
@@ -147,7 +147,7 @@ void compute_head_terms_cuda(const UnfusedArgs& a, const CudaContext& context) {
 }
 
 void score_summaries_cuda(const UnfusedArgs& a, const CudaContext& context) {
-  if (a.s.entries.kind == EntryKind::kCentroidSet) return score_centroids_cuda(a, context);
+  if (a.s.index.entries.kind == EntryKind::kCentroidSet) return score_centroids_cuda(a, context);
   launch(context, "score_summaries", entry_kernel,
          dim3(static_cast<unsigned>(summary_blocks(a, 1)), static_cast<unsigned>(a.rows.n * a.s.n_kv_heads)),
          dim3(kThreads), static_cast<std::size_t>(a.group * (a.s.head_dim + kMaxSketchRank)) * sizeof(float), a);

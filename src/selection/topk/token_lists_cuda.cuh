@@ -1,4 +1,4 @@
-// Lists the tokens that rows without cache slots attend (KvSlots::listed), beside the selected ones. Written by the
+// Lists the tokens that rows without cache slots attend (CacheSlots::listed), beside the selected ones. Written by the
 // kernel that selects: another launch took 4 us per layer.
 #pragma once
 
@@ -12,13 +12,13 @@ struct Others {
 };
 __device__ inline Others others_of(const RowOfSlots& r) {
   if (!r.sparse) return {0, 0, 0, r.length};
-  const PageRegion region = page_region(r.rules, r.length);
+  const PageRegion region = page_region(r.plan, r.length);
   return {region.first, region.n_select, region.window, region.stop};
 }
 
 __device__ inline void list_others(const Args& p, const RowOfSlots& r, int kv_head, int rank, int blocks) {
   const Others o = others_of(r);
-  std::int32_t* listed = p.s.listed + slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_listed;
+  std::int32_t* listed = p.s.slots.listed + slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_listed;
   const int n = static_cast<int>(blockDim.x);
   for (int i = rank * n + static_cast<int>(threadIdx.x); i < o.first + o.stop - o.window; i += blocks * n) {
     const bool sink = i < o.first;

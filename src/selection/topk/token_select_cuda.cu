@@ -108,7 +108,7 @@ struct Block {
   __device__ __forceinline__ void skip_pass(int pass) {
     const RowInfo& info = sel.info;
     if (pass > 0 || !info.speculative) return;
-    if (info.by_mass && rank == 0 && threadIdx.x == 0) p.s.mass[index] = 0;
+    if (info.by_mass && rank == 0 && threadIdx.x == 0) p.s.selection.mass[index] = 0;
     __syncthreads();
     read_gate();
     __syncthreads();
@@ -290,11 +290,11 @@ struct Block {
     return before;
   }
 
-  // Share of this step's selection that the speculative selection lacks, to KvSlots::mass; then the gate.
+  // Share of this step's selection that the speculative selection lacks, to DeviceCache::mass; then the gate.
   __device__ __forceinline__ void compute_missing_mass(const Pass& a) {
     const int tid = threadIdx.x;
-    const std::int32_t* speculative = p.s.selected_ids[1] + index * p.s.max_listed;
-    const int n_speculative = min(__ldcg(p.s.n_selected[1] + index), p.s.max_listed), from = sel.info.base + a.begin;
+    const std::int32_t* speculative = p.s.selection.ids[1] + index * p.s.max_listed;
+    const int n_speculative = min(__ldcg(p.s.selection.n[1] + index), p.s.max_listed), from = sel.info.base + a.begin;
     for (int i = tid; i < (a.own + 31) / 32; i += kThreads) there[i] = 0;
     __syncthreads();
     for (int k = tid; k < n_speculative; k += kThreads) {
@@ -309,7 +309,7 @@ struct Block {
       put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
     }
     cluster_sync();
-    if (tid == 0) p.s.mass[index] = missing_mass(sel.of_blocks, blocks);  // equal in every block
+    if (tid == 0) p.s.selection.mass[index] = missing_mass(sel.of_blocks, blocks);  // equal in every block
     __syncthreads();
     read_gate();
   }
@@ -327,9 +327,9 @@ struct Block {
     for (int i = from; i < to; ++i) mine += __popc(halves[i]);
     int at = (injects ? sel.injected_before : first) + block_exclusive_scan(mine, sel.of_warps);
     const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
-    std::int32_t* out = p.s.selected_ids[when] + index * p.s.max_listed;
+    std::int32_t* out = p.s.selection.ids[when] + index * p.s.max_listed;
     const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
-    std::int32_t* listed = p.s.listed + index * p.s.max_listed + info.base + info.skip;  // after the sinks
+    std::int32_t* listed = p.s.slots.listed + index * p.s.max_listed + info.base + info.skip;  // after the sinks
     for (int i = from; i < to; ++i)
       for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1) {
         const int bit = __ffs(static_cast<int>(bits)) - 1;
@@ -337,7 +337,7 @@ struct Block {
           if (lists) listed[at] = tables[i / 2] * kKvPageTokens + i % 2 * 16 + bit;
         out[at++] = info.base + a.begin + i * 16 + bit;
       }
-    if (rank == 0 && tid == 0) p.s.n_selected[when][index] = a.k;
+    if (rank == 0 && tid == 0) p.s.selection.n[when][index] = a.k;
   }
 };
 

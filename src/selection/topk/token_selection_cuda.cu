@@ -21,7 +21,7 @@ struct Layout {
   std::int64_t width, parts, items;
   std::int32_t rows;  // per launch
   int group;
-  Layout(const KvSlots& s, std::int32_t n_rows) : group(s.n_heads / s.n_kv_heads) {
+  Layout(const DeviceCache& s, std::int32_t n_rows) : group(s.n_heads / s.n_kv_heads) {
     const std::int64_t tokens = std::int64_t{s.max_pages} * kKvPageTokens + kStage;
     width = (tokens + kStage - 1) / kStage * kStage;
     // A block has at least as many stages as warps, so a head's stages are in at most this many blocks plus two.
@@ -45,7 +45,7 @@ struct Layout {
 };
 
 template <typename F>
-void for_rows(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, const Layout& layout, F&& run) {
+void for_rows(const SelectTokens& c, const DeviceCache& s, std::int32_t slot_layer, const Layout& layout, F&& run) {
   Args a{};
   a.s = cuda::of_layer(s, slot_layer);
   a.early = c.early, a.lists = c.pages != nullptr;
@@ -67,11 +67,12 @@ void for_rows(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, 
 
 }  // namespace
 
-std::size_t select_tokens_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t select_tokens_scratch_bytes(const DeviceCache& s, std::int32_t n_rows) {
   return Layout(s, n_rows).bytes();
 }
 
-void select_tokens_cuda(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_tokens_cuda(const SelectTokens& c, const DeviceCache& s, std::int32_t slot_layer,
+                        const CudaContext& context) {
   const Layout layout(s, c.rows.n);
   const bool now = c.when == SelectWhen::kNow, lists = c.pages != nullptr,
              at_once = layout.rows >= c.rows.n;  // else scores of some rows overwrite others'
@@ -83,7 +84,8 @@ void select_tokens_cuda(const SelectTokens& c, const KvSlots& s, std::int32_t sl
   });
 }
 
-void scan_tokens_cuda(const SelectTokens& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void scan_tokens_cuda(const SelectTokens& c, const DeviceCache& s, std::int32_t slot_layer,
+                      const CudaContext& context) {
   for_rows(c, s, slot_layer, Layout(s, c.rows.n), [&](const Args& a) { scan(a, context); });
 }
 

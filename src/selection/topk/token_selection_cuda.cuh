@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/cuda/cluster.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 #include "src/selection/index/one_bit_cuda.cuh"
 #include "src/selection/index/one_bit_cuda.h"
 
@@ -17,7 +17,7 @@ constexpr int kScanWarps = 8;  // warps per block
 constexpr int kMaxRows = 64, kMaxGroup = kMaxSlotGroup;
 
 struct Args {
-  KvSlots s;
+  DeviceCache s;
   SlotRows rows;
   KvTables pages;  // where `lists`: tables with the model's layer
   int model_layer;
@@ -43,7 +43,7 @@ struct RowInfo {
   int begin, each;  // the row's first stage; stages per KV head
   GroupPool pool;
   float alpha, turnover;
-  int n_injected;  // SlotRules::n_select: unlike n_select the same at every length, so that `turnover` is a steady rate
+  int n_injected;  // SelectionPlan::Region::n_select: unlike n_select the same at every length, so that `turnover` is a steady rate
   // Values are pooled as log probabilities; with one head its scores give the same order.
   __device__ bool logs(int group) const {
     return group > 1 && (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb);
@@ -54,18 +54,18 @@ __device__ inline RowInfo row_info(const Args& p, int row) {
   RowInfo info{};
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (!r.sparse) return info;
-  info.speculative = r.rules.schedule == SlotSchedule::kSpeculative;
-  if (!info.speculative && r.rules.schedule != SlotSchedule::kEveryStep) return info;
-  const PageRegion now = page_region(r.rules, r.length),
-                   all = info.speculative ? page_region(r.rules, r.length + 1) : now;
+  info.speculative = r.plan.schedule == SlotSchedule::kSpeculative;
+  if (!info.speculative && r.plan.schedule != SlotSchedule::kEveryStep) return info;
+  const PageRegion now = page_region(r.plan, r.length),
+                   all = info.speculative ? page_region(r.plan, r.length + 1) : now;
   info.by_mass = by_mass(r);
   info.seq_slot = r.seq_slot, info.length = r.length;
   info.base = all.first / kStage * kStage;
   info.skip = all.first - info.base;
   info.n = all.last - info.base, info.n_select = all.n_select;
   info.n_now = now.last - info.base, info.n_select_now = now.n_select;
-  info.pool = r.rules.pool, info.alpha = r.rules.alpha, info.turnover = r.rules.turnover;
-  info.n_injected = r.rules.n_select;
+  info.pool = r.plan.scores.pool, info.alpha = r.plan.scores.alpha, info.turnover = r.plan.injected.turnover;
+  info.n_injected = r.plan.region.n_select;
   return info;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/kv/kv_codes.cuh"
-#include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/device_cache_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -15,7 +15,7 @@ constexpr int kMaxChannels = kMaxSlotHeadDim / kWarp;  // of a lane
 
 struct Args {
   KeepTopP k;
-  KvSlots s;  // of_layer()
+  DeviceCache s;  // of_layer()
   int slot_layer, group;
   float* scores;  // [rows][heads][stride]
 };
@@ -30,7 +30,7 @@ __device__ __forceinline__ bool item_at(const Args& p, int number, Item& item) {
   const RowOfSlots r = row_at(p.s, p.k.rows, item.row);
   item.seq_slot = r.seq_slot;
   item.n = r.seq_slot < 0 ? 0 : p.k.lengths[item.row];
-  item.keeps_all = !r.sparse || r.rules.top_p >= 1;
+  item.keeps_all = !r.sparse || r.plan.top_p >= 1;
   return item.n > 0;
 }
 
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(Args p) {
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.x), item)) return;
   float* weights = p.k.log_weights + static_cast<std::int64_t>(blockIdx.x) * p.k.stride;
-  const float share = item.keeps_all ? 1.0f : p.s.rules[item.seq_slot].top_p;
+  const float share = item.keeps_all ? 1.0f : p.s.plans[item.seq_slot].top_p;
   float* scores = p.scores + (std::int64_t{item.row} * p.s.n_heads + item.kv_head * p.group) * p.k.stride;
   bool all = item.keeps_all;
   for (int i = threadIdx.x; !item.keeps_all && i < item.n; i += kThreads)
@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(Args p) {
 
 }  // namespace
 
-std::size_t top_p_scratch_bytes(const KvSlots& s, std::int32_t n_rows, std::int64_t stride) {
+std::size_t top_p_scratch_bytes(const DeviceCache& s, std::int32_t n_rows, std::int64_t stride) {
   return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(s.n_heads) * static_cast<std::size_t>(stride) *
          sizeof(float);
 }
 
-void keep_top_p_cuda(const KeepTopP& k, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void keep_top_p_cuda(const KeepTopP& k, const DeviceCache& s, std::int32_t slot_layer, const CudaContext& context) {
   if (k.rows.n == 0) return;
   const Args args{k, of_layer(s, slot_layer), slot_layer, s.n_heads / s.n_kv_heads,
                   reinterpret_cast<float*>(k.scratch)};

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -20,7 +20,7 @@ namespace mneme {
 //   q            [n, heads, D] bf16 on the device
 //   lengths      [n]: tokens listed, with the row's own as the last
 //   log_weights  [n, KV heads, stride] f32 out: 0 for a token that some query head of the KV head keeps, and for the last
-//                one; -inf else. Rows with SlotRules::top_p of 1 or more, or that attend everything, keep all.
+//                one; -inf else. Rows with SelectionPlan::top_p of 1 or more, or that attend everything, keep all.
 //   scratch      top_p_scratch_bytes()
 struct KeepTopP {
   SlotRows rows;
@@ -33,7 +33,7 @@ struct KeepTopP {
   std::int64_t stride = 0;
   std::byte* scratch = nullptr;
 };
-std::size_t top_p_scratch_bytes(const KvSlots& slots, std::int32_t n_rows, std::int64_t stride);
-void keep_top_p_cuda(const KeepTopP& k, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+std::size_t top_p_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows, std::int64_t stride);
+void keep_top_p_cuda(const KeepTopP& k, const DeviceCache& cache, std::int32_t slot_layer, const CudaContext& context);
 
 }  // namespace mneme

@@ -15,7 +15,7 @@ constexpr int kTermParts = 16;
 struct HeadTerms {
   float base[kTermParts];    // q . mean of the head's frame
   float spread[kTermParts];  // q^T C q
-  // Largest alpha q . k over sinks and window (SlotRules::whole_attention), and the sum of exp(. - largest).
+  // Largest alpha q . k over sinks and window (SelectionPlan::Scores::whole_attention), and the sum of exp(. - largest).
   float2 fixed[kTermParts];
   float of_basis[kMaxSketchRank];  // of a sketch: (U q)_i times direction i's deviation
 
@@ -39,7 +39,7 @@ struct HeadTerms {
 };
 
 struct UnfusedArgs {
-  KvSlots s;
+  DeviceCache s;
   SlotRows rows;
   KvTables pages;
   SelectWhen when;
@@ -48,12 +48,12 @@ struct UnfusedArgs {
   float* scores;        // [rows * KV heads][group][width]
   std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
   HeadTerms* terms;     // [rows * KV heads][group]; null: no index and no pool needs them
-  bool layers_pooled;   // rows with SlotRules::pools_layer: each KV head has one row of scores, the layer's
+  bool layers_pooled;   // rows with SelectionPlan::pools_layer: each KV head has one row of scores, the layer's
 };
 
 // Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
 struct Item {
-  SlotRules rules;
+  SelectionPlan plan;
   int seq_slot, kv_head, length, stored;  // tokens at the step selected for, and stored by now
   int each, first, n, n_select;
   std::int64_t index;
@@ -73,7 +73,7 @@ __device__ __forceinline__ RowOfSlots row_of(const UnfusedArgs& p, int number) {
 // Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
 __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int number, bool records, Item& item) {
   item.kv_head = number % p.s.n_kv_heads;
-  if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
+  if (r.seq_slot < 0 || r.plan.scores.by == SlotScore::kIndex) return false;
   if (p.when == SelectWhen::kNow && by_mass(r)) {  // the common case, in few instructions
     if (!r.sparse) return false;
   } else if (p.when == SelectWhen::kNow) {
@@ -81,20 +81,20 @@ __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int nu
   } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
     return false;
   }
-  item.rules = r.rules, item.seq_slot = r.seq_slot, item.goes_on = !r.reset;
+  item.plan = r.plan, item.seq_slot = r.seq_slot, item.goes_on = !r.reset;
   item.stored = r.length;
   item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-  const PageRegion region = page_region(r.rules, item.length);
-  item.each = r.rules.unit_tokens == 1 ? r.rules.select_tokens : 1;
+  const PageRegion region = page_region(r.plan, item.length);
+  item.each = r.plan.units.tokens == 1 ? r.plan.units.select_tokens : 1;
   item.first = region.first / item.each;
   item.n = region.last / item.each - item.first;
   item.n_select = region.n_select / item.each;
   item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
   // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
-  item.ranked = item.each == 1 && r.rules.schedule == SlotSchedule::kKept && r.rules.unit_tokens == 1;
-  if (item.ranked) item.n_select = min(item.n, r.rules.n_select);
-  item.n_scored = r.rules.query_pool == SlotQueryPool::kNone ? p.group : 1;
-  if (p.layers_pooled && r.rules.pools_layer != 0) item.n_scored = 1, item.rules.pool = GroupPool::kMax;
+  item.ranked = item.each == 1 && r.plan.schedule == SlotSchedule::kKept && r.plan.units.tokens == 1;
+  if (item.ranked) item.n_select = min(item.n, r.plan.region.n_select);
+  item.n_scored = r.plan.scores.query_pool == SlotQueryPool::kNone ? p.group : 1;
+  if (p.layers_pooled && r.plan.pools_layer != 0) item.n_scored = 1, item.plan.scores.pool = GroupPool::kMax;
   item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
   item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
   return item.n_select > 0;
@@ -102,26 +102,26 @@ __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int nu
 
 // Tokens of a unit: `each` tokens, or a page.
 __device__ __forceinline__ int tokens_of_unit(const Item& item) {
-  return item.rules.unit_tokens == 1 ? item.each : item.rules.unit_tokens;
+  return item.plan.units.tokens == 1 ? item.each : item.plan.units.tokens;
 }
 
 // The group's queries, or their pool, as f32 in shared memory: [n_scored][head_dim].
 __device__ inline void load_queries(const UnfusedArgs& p, const Item& item, float* q) {
   const int d = p.s.head_dim;
-  const bool below = item.rules.probes_below != 0 && p.layer > 0;
+  const bool below = item.plan.scores.probes_below != 0 && p.layer > 0;
   const std::int64_t head = std::int64_t{item.kv_head} * p.group;
   const auto* from =
-      below ? static_cast<const __nv_bfloat16*>(p.s.below_q) +
+      below ? static_cast<const __nv_bfloat16*>(p.s.selection.below_q) +
                   ((static_cast<std::int64_t>(p.layer - 1) * p.s.n_seq_slots + item.seq_slot) * p.s.n_heads + head) * d
-            : static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * d;
+            : static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * d;
   const auto at = [&](int g, int c) {
     const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + g * d + c);
     return widen(__ushort_as_bfloat16(bits));
   };
   for (int i = threadIdx.x; i < item.n_scored * d; i += kScoreThreads) {
     float v = at(i / d, i % d);
-    if (item.rules.query_pool != SlotQueryPool::kNone) {
-      const bool most = item.rules.query_pool == SlotQueryPool::kMax;
+    if (item.plan.scores.query_pool != SlotQueryPool::kNone) {
+      const bool most = item.plan.scores.query_pool == SlotQueryPool::kMax;
       for (int g = 1; g < p.group; ++g) v = most ? fmaxf(v, at(g, i)) : v + at(g, i);
       if (!most) v /= static_cast<float>(p.group);
     }
@@ -132,7 +132,7 @@ __device__ inline void load_queries(const UnfusedArgs& p, const Item& item, floa
 
 // The entries of a KV head.
 __device__ __forceinline__ const std::byte* entries_of(const UnfusedArgs& p, const Item& item) {
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   return e.data + item.index * e.most * static_cast<std::int64_t>(e.bytes);
 }
 

@@ -26,26 +26,27 @@ __device__ __forceinline__ float head_lse(const float* scores, int n, float alph
 
 // Log-sum-exps of a KV head's query heads, in shared memory.
 struct HeadSums {
-  float all[kMaxGroup];    // over the units; with SlotRules::whole_attention over sinks and window too
+  float all[kMaxGroup];    // over the units; with SelectionPlan::Scores::whole_attention over sinks and window too
   float fixed[kMaxGroup];  // over sinks and window
 };
 
 // One thread of the last warp per query head.
 __device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
   const int g = kScoreThreads - 1 - static_cast<int>(threadIdx.x);
-  if (item.rules.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
+  if (item.plan.scores.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
 }
 
 // Key of sinks and window as one more unit; 0: they are not part of the softmax.
 template <int kMost>
 __device__ inline std::uint32_t fixed_key(const Item& item, const HeadSums& sums) {
-  if (item.rules.whole_attention == 0) return 0;
+  if (item.plan.scores.whole_attention == 0) return 0;
   float v[kMost];
 #pragma unroll
   for (int g = 0; g < kMost; ++g)
     if (g < item.n_scored)
-      v[g] = pooled_value(sums.fixed[g] / item.rules.alpha, pools_logs(item.rules.pool), item.rules.alpha, sums.all[g]);
-  return pool_unit(item.rules.pool, item.n_scored, v);
+      v[g] = pooled_value(sums.fixed[g] / item.plan.scores.alpha, pools_logs(item.plan.scores.pool),
+                          item.plan.scores.alpha, sums.all[g]);
+  return pool_unit(item.plan.scores.pool, item.n_scored, v);
 }
 
 // A head's log-sum-exp over its units, with that of sinks and window.
@@ -58,12 +59,12 @@ __device__ __forceinline__ float with_fixed(float lse, float fixed) {
 // Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
 __device__ inline std::uint32_t* pool_units(const UnfusedArgs& p, const Item& item, HeadSums& sums, Ranker& ranker) {
   const int tid = threadIdx.x, warp = tid / kWarp;
-  const bool logs = pools_logs(item.rules.pool);
+  const bool logs = pools_logs(item.plan.scores.pool);
   load_fixed(item, sums);
   __syncthreads();
   for (int g = warp; logs && g < item.n_scored; g += kScoreWarps) {
-    const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
-    if (tid % kWarp == 0) sums.all[g] = item.rules.whole_attention != 0 ? with_fixed(v, sums.fixed[g]) : v;
+    const float v = head_lse(item.scores + g * p.width, item.n, item.plan.scores.alpha);
+    if (tid % kWarp == 0) sums.all[g] = item.plan.scores.whole_attention != 0 ? with_fixed(v, sums.fixed[g]) : v;
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   __syncthreads();
@@ -73,8 +74,9 @@ __device__ inline std::uint32_t* pool_units(const UnfusedArgs& p, const Item& it
     float v[kMaxGroup];
 #pragma unroll
     for (int g = 0; g < kMaxGroup; ++g)
-      if (g < item.n_scored) v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, sums.all[g]);
-    const std::uint32_t key = pool_unit(item.rules.pool, item.n_scored, v);
+      if (g < item.n_scored)
+        v[g] = pooled_value(item.scores[g * p.width + i], logs, item.plan.scores.alpha, sums.all[g]);
+    const std::uint32_t key = pool_unit(item.plan.scores.pool, item.n_scored, v);
     keys[i] = key;
     least = min(least, key), most = max(most, key);
   }
@@ -96,16 +98,16 @@ __device__ inline int rank_of(const Item& item, const std::uint32_t* keys, const
   return rank;
 }
 
-// SlotRules::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that
+// SelectionPlan::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that
 // the step before attended (hold_units() of decode_selection.cc).   units: scratch
 __device__ inline void hold_units(const UnfusedArgs& p, const Item& item, std::uint32_t* keys, std::int32_t* units,
                                   Ranker& ranker) {
-  const int tid = threadIdx.x, n_new = min(item.rules.hold, item.n_select);
+  const int tid = threadIdx.x, n_new = min(item.plan.hold, item.n_select);
   write_best(ranker, keys, item.n, n_new, item.first, units);
   __syncthreads();
-  const std::int32_t* held = p.s.selected_ids[0] + item.index * p.s.max_listed;
+  const std::int32_t* held = p.s.selection.ids[0] + item.index * p.s.max_listed;
   auto* held_keys =
-      reinterpret_cast<std::uint32_t*>(p.s.selected_ids[1]) + item.index * p.s.max_listed;  // not used else
+      reinterpret_cast<std::uint32_t*>(p.s.selection.ids[1]) + item.index * p.s.max_listed;  // not used else
   const auto key_of = [&](std::int32_t unit) -> std::uint32_t& { return keys[unit - item.first]; };
   for (int j = tid; j < item.n_select; j += kScoreThreads) held_keys[j] = key_of(held[j * item.each] / item.each);
   __syncthreads();
@@ -125,26 +127,26 @@ __device__ inline void hold_units(const UnfusedArgs& p, const Item& item, std::u
 template <int kMost>
 __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, std::uint32_t* keys, std::int32_t* units,
                                        const HeadSums& sums, Ranker& ranker) {
-  const bool holds = item.rules.hold > 0 && item.goes_on && p.s.n_selected[0][item.index] == item.n_select * item.each;
+  const bool holds = item.plan.hold > 0 && item.goes_on && p.s.selection.n[0][item.index] == item.n_select * item.each;
   if (holds) hold_units(p, item, keys, units, ranker);
   write_best(ranker, keys, item.n, item.n_select, item.first, units);
   __syncthreads();
-  if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
-    compute_missing_mass(p.s, item.rules,
+  if (by_mass(item.plan) && p.when == SelectWhen::kNow) {
+    compute_missing_mass(p.s, item.plan,
                          {item.index, item.first, item.n, item.n_select, item.each, fixed_key<kMost>(item, sums)},
                          ranker.most, keys, units);
     __syncthreads();
   }
-  if (item.rules.turnover >= 0) {
-    inject_units(item.rules, item.length, item.index, item.first, item.n, item.n_select, units);
+  if (item.plan.injected.turnover >= 0) {
+    inject_units(item.plan, item.length, item.index, item.first, item.n, item.n_select, units);
     __syncthreads();
   }
   const auto when = static_cast<int>(p.when);
-  std::int32_t* out = p.s.selected_ids[when] + item.index * p.s.max_listed;
+  std::int32_t* out = p.s.selection.ids[when] + item.index * p.s.max_listed;
   const int n_ids = item.n_select * item.each;
   for (int i = threadIdx.x; i < n_ids; i += kScoreThreads)
     out[item.ranked ? rank_of(item, keys, units, i) : i] = units[i / item.each] * item.each + i % item.each;
-  if (threadIdx.x == 0) p.s.n_selected[when][item.index] = n_ids;
+  if (threadIdx.x == 0) p.s.selection.n[when][item.index] = n_ids;
 }
 
 // ---- by a cluster: each thread block pools a share of the units and writes keys to the first block, which ranks them
@@ -171,7 +173,7 @@ __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const S
     float max = -INFINITY, sum = 0;
     for (int u = threadIdx.x; u < at.own; u += kScoreThreads) {
       const float v = scores[g * c.width + u];
-      if (!isnan(v)) add_sum(max, sum, fminf(item.rules.alpha * v, 3.4028235e38f), 1.0f);
+      if (!isnan(v)) add_sum(max, sum, fminf(item.plan.scores.alpha * v, 3.4028235e38f), 1.0f);
     }
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) add_sum(max, sum, __shfl_xor_sync(~0u, max, d), __shfl_xor_sync(~0u, sum, d));
@@ -188,18 +190,18 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
                            const float* scores, std::uint32_t* keys, std::int32_t* units, ClusterRank& s) {
   const int tid = threadIdx.x;
   if (tid == 0) s.ranker.least = ~0u, s.ranker.most = 0;
-  const bool logs = pools_logs(item.rules.pool);
+  const bool logs = pools_logs(item.plan.scores.pool);
   __syncthreads();
   if (logs) publish_sums(c, at.rank, s.of_warps, s.of_blocks);
   cluster_sync();
   load_fixed(item, s.sums);  // blocks of the cluster may have computed their parts until here
   if (logs) merge_sums(c, s.of_blocks, s.sums.all);
   __syncthreads();
-  if (logs && item.rules.whole_attention != 0 && tid < item.n_scored)
+  if (logs && item.plan.scores.whole_attention != 0 && tid < item.n_scored)
     s.sums.all[tid] = with_fixed(s.sums.all[tid], s.sums.fixed[tid]);
   __syncthreads();
   std::uint32_t least = ~0u, most = 0;
-  pool_share<kMost>(c, item.rules, at, scores, s.sums.all, keys, least, most);
+  pool_share<kMost>(c, item.plan, at, scores, s.sums.all, keys, least, most);
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (tid % kWarp == 0) put_least(address_in(&s.ranker.least, 0), least), put_most(address_in(&s.ranker.most, 0), most);
   cluster_sync();

@@ -34,7 +34,7 @@ __device__ __forceinline__ void write_random_scores(const Args& p, const Item& i
   const std::uint64_t where = (static_cast<std::uint64_t>(item.length) << 24) ^
                               (static_cast<std::uint64_t>(p.layer) << 12) ^
                               static_cast<std::uint64_t>(item.kv_head / p.s.shared);
-  const std::uint64_t key = random_u64(item.rules.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
+  const std::uint64_t key = random_u64(item.plan.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
   const int step = static_cast<int>(gridDim.x) * kThreads;
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < item.n; i += step) {
     const std::uint64_t bits = random_u64(key, static_cast<std::uint64_t>(item.first + i));
@@ -119,7 +119,7 @@ __device__ void score_tokens(const Args& p, const Item& item, const float* q, in
         continue;
       }
       nan = nan || isnan(v);
-      add_sum(max[g], sum[g], item.rules.alpha * v, 1.0f);
+      add_sum(max[g], sum[g], item.plan.scores.alpha * v, 1.0f);
     }
   }
 #pragma unroll
@@ -128,7 +128,7 @@ __device__ void score_tokens(const Args& p, const Item& item, const float* q, in
     const float score = n_tokens == 1 ? sum[g]
                         : mean        ? sum[g] / static_cast<float>(n_tokens)
                         : nan         ? __int_as_float(0x7fc00000)
-                                      : (max[g] + logf(sum[g])) / item.rules.alpha;
+                                      : (max[g] + logf(sum[g])) / item.plan.scores.alpha;
     item.scores[g * p.width + u] = score;
   }
 }
@@ -145,22 +145,22 @@ __device__ void score_keys(const Args& p, const Item& item, const float* q, int 
 // Key of a stored token. This step's own is not in the sequence's pages yet where these are in host memory.
 template <typename T>
 __device__ __forceinline__ KvRow<T> stored_key(const Args& p, const Item& item, int token) {
-  const KvSlots& s = p.s;
+  const DeviceCache& s = p.s;
   const std::byte* at =
       s.n_slots > 0 && token == item.stored - 1
-          ? resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored)
+          ? resident_token(s, item.plan, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored)
           : p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, token) * token_bytes(s);
   return KvRow<T>(at, s.head_dim, s.codes);
 }
 
 template <typename T>
 __device__ void score_entry(const Args& p, const Item& item, const float* q, int u) {
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const std::byte* entries = entries_of(p, item);
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
   if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
     const int first = (item.first + u) * n_tokens;
-    score_tokens(p, item, q, u, n_tokens, item.rules.page_lse == 0, [&](int t) {
+    score_tokens(p, item, q, u, n_tokens, item.plan.scores.page_lse == 0, [&](int t) {
       const int token = first + t;
       if (token / e.tokens == item.stored / e.tokens)  // of the open group (OneBit::score_open_group)
         return load_channels(stored_key<T>(p, item, token), d);
@@ -174,7 +174,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const Channels high = load_channels(entry, d), low = box ? load_channels(entry + d, d) : Channels{};
   for (int g = 0; g < item.n_scored; ++g) {
     float score = box ? bound(q + g * d, high, low, d) : dot(q + g * d, high, d);
-    if (item.rules.by_size != 0) score += logf(static_cast<float>(n_tokens)) / item.rules.alpha;
+    if (item.plan.scores.by_size != 0) score += logf(static_cast<float>(n_tokens)) / item.plan.scores.alpha;
     if (lane == 0) item.scores[g * p.width + u] = score;
   }
 }
@@ -187,14 +187,14 @@ __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;
-  if (item.rules.score == SlotScore::kRandom) {
+  if (item.plan.scores.by == SlotScore::kRandom) {
     write_random_scores(p, item);
     return;
   }
   load_queries(p, item, q);
   for (int u = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp; u < item.n;
        u += static_cast<int>(gridDim.x) * kWarps)
-    item.rules.score == SlotScore::kKeys ? score_keys<T>(p, item, q, u) : score_entry<T>(p, item, q, u);
+    item.plan.scores.by == SlotScore::kKeys ? score_keys<T>(p, item, q, u) : score_entry<T>(p, item, q, u);
 }
 
 // ---- rank
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   const ClusterArgs cluster{item.n_scored, blocks, p.width};
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
   const float* scores = item.scores + at.begin;
-  if (pools_logs(item.rules.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
+  if (pools_logs(item.plan.scores.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
   if (item.n_scored <= 4) {
     rank_share<4>(p, item, cluster, at, scores, keys, units, shared);
   } else {
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   }
 }
 
-// ---- one selection for all KV heads of a layer (SlotRules::pools_layer): each pools its units to keys, and the keys of
+// ---- one selection for all KV heads of a layer (SelectionPlan::pools_layer): each pools its units to keys, and the keys of
 // a row's KV heads become the one score of each of them.
 
 __global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
   const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.x));
   grid_dependency_wait();
   Item item;
-  if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.rules.pools_layer != 0)
+  if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.plan.pools_layer != 0)
     pool_units(p, item, sums, ranker);
 }
 
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
   const RowOfSlots row = row_of(p, number);
   grid_dependency_wait();
   Item item;
-  if (!item_at(p, row, number, false, item) || item.rules.pools_layer == 0) return;
+  if (!item_at(p, row, number, false, item) || item.plan.pools_layer == 0) return;
   const auto scores_of = [&](int head) { return item.scores + head * (p.group * p.width); };
   for (int u = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); u < item.n;
        u += static_cast<int>(gridDim.x) * kThreads) {
@@ -273,17 +273,18 @@ __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
       return key == 0 ? NAN : value_of_key(key);
     };
     float pooled = score(0);
-    for (int h = 1; h < heads; ++h) pooled = pool_two(item.rules.pool, score(h), pooled);
+    for (int h = 1; h < heads; ++h) pooled = pool_two(item.plan.scores.pool, score(h), pooled);
     for (int h = 0; h < heads; ++h) scores_of(h)[u] = pooled;
   }
 }
 
-__global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, KvSlots s, int layer) {
+__global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, DeviceCache s, int layer) {
   launch_dependents();
   grid_dependency_wait();
   const int row = blockIdx.x, seq_slot = seq_slots[row], words = s.n_heads * s.head_dim / 8;
   if (seq_slot < 0) return;
-  uint4* to = static_cast<uint4*>(s.below_q) + (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * words;
+  uint4* to =
+      static_cast<uint4*>(s.selection.below_q) + (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * words;
   for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = __ldcg(q + static_cast<std::int64_t>(row) * words + i);
 }
 
@@ -292,7 +293,7 @@ struct Layout {
   std::int64_t width;
   std::int32_t rows;  // per launch
   std::size_t score_bytes, unit_bytes, term_bytes;
-  Layout(const KvSlots& s, std::int32_t n_rows)
+  Layout(const DeviceCache& s, std::int32_t n_rows)
       : width(eights(s.max_units() / s.select_tokens + 1)),
         score_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)),
         unit_bytes(static_cast<std::size_t>(eights(s.n_kv_heads * s.max_listed)) * sizeof(std::int32_t)),
@@ -300,7 +301,9 @@ struct Layout {
     const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / score_bytes, kMaxRows));
     rows = std::clamp(fit, 1, std::max(n_rows, 1));
   }
-  static bool has_terms(const KvSlots& s) { return s.whole_attention || s.entries.frame_floats > 0; }
+  static bool has_terms(const DeviceCache& s) {
+    return s.selection.whole_attention || s.index.entries.frame_floats > 0;
+  }
   std::size_t of_all(std::size_t bytes) const { return static_cast<std::size_t>(rows) * bytes; }
   std::size_t bytes() const { return of_all(score_bytes + unit_bytes + term_bytes); }
 };
@@ -327,7 +330,7 @@ void rank(const Args& a, const CudaContext& context) {
 void run(Args a, bool pools_layers, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
-  if (a.s.entries.summarised()) {
+  if (a.s.index.entries.summarised()) {
     score_summaries_cuda(a, context);
   } else {
     const int blocks = std::clamp(8 * sm_count() / items, 1, (a.s.max_units() + kWarps - 1) / kWarps);
@@ -348,11 +351,11 @@ void run(Args a, bool pools_layers, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t unfused_select_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t unfused_select_scratch_bytes(const DeviceCache& s, std::int32_t n_rows) {
   return Layout(s, n_rows).bytes();
 }
 
-void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t slot_layer,
+void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& s, std::int32_t slot_layer,
                          const CudaContext& context) {
   const Layout layout(s, c.rows.n);
   Args a{};
@@ -390,7 +393,7 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
   }
 }
 
-void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const KvSlots& s,
+void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const DeviceCache& s,
                       std::int32_t layer, const CudaContext& context) {
   launch(context, "keep_probes", keep_probes_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
          static_cast<const uint4*>(q), seq_slots, s, layer);

@@ -1,5 +1,5 @@
 // Unfused selection on the device: any index, pool, gate and schedule, by plain kernels one after the other (score to
-// memory, pool, top-k). It runs what no fused selection (kv_slots_cuda.h, one_bit_cuda.h) covers, and is what those are
+// memory, pool, top-k). It runs what no fused selection (device_cache_cuda.h, one_bit_cuda.h) covers, and is what those are
 // tested against. UnitIndex of src/selection/index/unit_index.h is the specification.
 //
 //   terms   where summaries or a softmax over the whole attention need them: what a query head adds to every unit
@@ -16,12 +16,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
-// For rows with a SlotRules::score other than kIndex: selects as select_pages_cuda (kv_slots_cuda.h) does, and writes
-// units to KvSlots::selected_ids; with SlotRules::select_tokens above 1 the tokens of the selected units.
+// For rows with a SelectionPlan::Scores::by other than kIndex: selects as select_pages_cuda (device_cache_cuda.h) does, and writes
+// units to Selections::ids; with SelectionPlan::Units::select_tokens above 1 the tokens of the selected units.
 //
 //   pages    page tables of the sequences; keys are read there, blocks may be in mapped host memory
 //   layer    of the model: the layer of `pages`, and part of the random seed
@@ -31,23 +31,23 @@ struct UnfusedSelect {
   SelectWhen when = SelectWhen::kNow;
   KvTables pages;
   std::int32_t layer = 0;
-  bool pools_layers = false;  // some row has SlotRules::pools_layer
+  bool pools_layers = false;  // some row has SelectionPlan::pools_layer
   // Single tokens by sketches at every step, by pooled scores alone: scan and selection of 1-bit keys (one_bit_cuda.h).
   // select_tokens_scratch_bytes(); null: as all others.
   std::byte* token_scratch = nullptr;
-  bool lists = false;  // with token_scratch: writes KvSlots::listed too (SelectTokens::pages)
+  bool lists = false;  // with token_scratch: writes CacheSlots::listed too (SelectTokens::pages)
   // Pages of 32 by sketches of up to 16 coefficients, by pooled scores, for heads of 64 or 128 with at most eight query
   // heads a KV head: the fused selection (sketch_pages_cuda.cu).
   bool sketch_pages = false;
   std::byte* scratch = nullptr;
 };
-std::size_t unfused_select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
-void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& slots, std::int32_t slot_layer,
+std::size_t unfused_select_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows);
+void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& cache, std::int32_t slot_layer,
                          const CudaContext& context);
 
-// Stores the rows' queries for the layers that probe with them (SlotRules::probes_below), in KvSlots::below_q.
+// Stores the rows' queries for the layers that probe with them (SelectionPlan::Scores::probes_below), in DeviceCache::below_q.
 //   q [n, heads * D] bf16; seq_slots [n], -1: none
-void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const KvSlots& slots,
+void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const DeviceCache& cache,
                       std::int32_t layer, const CudaContext& context);
 
 }  // namespace mneme

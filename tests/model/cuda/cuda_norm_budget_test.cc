@@ -58,9 +58,9 @@ TEST(CudaNormBudget, SlotsAreForTheLayerThatTakesMost) {
 
   const auto fits = [&](const char* name, std::int32_t largest) {
     const auto n = needs(method(name, "budget=norm", largest), 30000, true);
-    KvSlots slots{.head_dim = 128, .n_slots = n.n_slots};
+    DeviceCache cache{.head_dim = 128, .n_slots = n.n_slots};
     try {
-      expect_slots_cuda(slots);
+      expect_slots_cuda(cache);
       return true;
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);

@@ -13,7 +13,7 @@
 #include "src/selection/index/centroid.h"
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/topk/rank.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 #include "tests/selection/index/key_testing.h"
 
 namespace mneme {
@@ -219,12 +219,13 @@ class CudaListTest : public CudaSlotsTest {
   }
   void expect_units(World& w, std::int32_t seq_slot, std::int32_t head, const HostUnits& want) {
     const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head),
-               units = static_cast<std::size_t>(w.v.lists.max_units);
-    ASSERT_EQ(fetch(w.v.lists.n_units + index, 1)[0], static_cast<std::int32_t>(want.ends.size()));
-    ASSERT_EQ(fetch(w.v.lists.ends + index * units, want.ends.size()), want.ends);
-    ASSERT_EQ(fetch(w.v.lists.members + index * static_cast<std::size_t>(w.v.lists.max_tokens), want.members.size()),
+               units = static_cast<std::size_t>(w.v.index.lists.max_units);
+    ASSERT_EQ(fetch(w.v.index.lists.n_units + index, 1)[0], static_cast<std::int32_t>(want.ends.size()));
+    ASSERT_EQ(fetch(w.v.index.lists.ends + index * units, want.ends.size()), want.ends);
+    ASSERT_EQ(fetch(w.v.index.lists.members + index * static_cast<std::size_t>(w.v.index.lists.max_tokens),
+                    want.members.size()),
               want.members);
-    ASSERT_TRUE(fetch(w.v.lists.centroids + index * units * static_cast<std::size_t>(2 * w.s.head_dim),
+    ASSERT_TRUE(fetch(w.v.index.lists.centroids + index * units * static_cast<std::size_t>(2 * w.s.head_dim),
                       want.centroids.size()) == want.centroids);
   }
   // Selection of a head among these units, best first: at most `wanted` tokens.
@@ -236,7 +237,7 @@ class CudaListTest : public CudaSlotsTest {
     const auto n = static_cast<std::int32_t>(u.ends.size());
     std::vector<float> scores(static_cast<std::size_t>(n * w.s.group)), pooled(static_cast<std::size_t>(n));
     centroid_score_ref(q, w.shape(), u.centroids.data(), n, scores.data(), n);
-    group_pool_ref(scores.data(), n, w.s.group, n, w.s.pool, w.rules().alpha, pooled.data());
+    group_pool_ref(scores.data(), n, w.s.group, n, w.s.pool, w.plan().scores.alpha, pooled.data());
     const auto begin = [&](std::int32_t i) { return i == 0 ? 0 : u.ends[static_cast<std::size_t>(i) - 1]; };
     const auto size = [&](std::int32_t i) { return u.ends[static_cast<std::size_t>(i)] - begin(i); };
     Ids ids;
@@ -341,7 +342,7 @@ TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
               expect_units(w, seq_slot, head, units.back());
               if (HasFatalFailure()) return;
             }
-            fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+            fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
           }
           std::vector<Ids> kept(units.size());
           for (int step = 0; step < 4; ++step) {
@@ -350,9 +351,9 @@ TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
               const auto p = static_cast<std::size_t>(seq_slot);
               if (step > 0 && lengths[p] - grouped[p] < recent) ++lengths[p];
               for (std::int32_t head = 0; w.s.slots && head < w.s.kv_heads; ++head)
-                copy_bytes(w.v.slots + static_cast<std::size_t>((seq_slot * w.s.kv_heads + head) * w.v.n_slots + sink +
-                                                                (lengths[p] - 1) % recent) *
-                                           w.v.token_bytes(),
+                copy_bytes(w.v.slots.data + static_cast<std::size_t>((seq_slot * w.s.kv_heads + head) * w.v.n_slots +
+                                                                     sink + (lengths[p] - 1) % recent) *
+                                                w.v.token_bytes(),
                            w.token(seq_slot, head, lengths[p] - 1), w.v.token_bytes(), stream);
             }
             const auto q = queries(w, rng, 2);
@@ -366,7 +367,7 @@ TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
                            p = static_cast<std::size_t>(seq_slot);
                 if (step == 0 || moved[p]) {
                   const std::int32_t total = grouped[p] - sink, room = w.s.budget - sink - (lengths[p] - grouped[p]),
-                                     wanted = std::min(total, std::max(room, w.rules().n_select));
+                                     wanted = std::min(total, std::max(room, w.plan().region.n_select));
                   const Selection want =
                       select(w, units[at], q.data() + at * static_cast<std::size_t>(group * head_dim), wanted);
                   kept[at] = selected_units(w, seq_slot, head);
@@ -401,7 +402,7 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
   const auto ranges = ranges_of(rng, 16, 1140, 40);
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
     build(w, seq_slot, ranges);
-    fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+    fill_slots_cuda(seq_slot, 1200, w.plan(), w.v, w.pages(), 0, 0, context());
   }
   for (const int largest : {2, 0}) {
     const auto q = queries(w, rng, largest);
@@ -413,7 +414,7 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
         expect_units(w, seq_slot, head, u);
         if (HasFatalFailure()) return;
         const Selection want = select(w, u, q.data() + (seq_slot * w.v.n_heads + head * 4) * 128,
-                                      std::max(w.rules().n_select, 500 - 16 - 60));
+                                      std::max(w.plan().region.n_select, 500 - 16 - 60));
         ASSERT_EQ(selected_units(w, seq_slot, head), want.tokens) << seq_slot << " " << head << " " << largest;
       }
   }
@@ -441,7 +442,7 @@ TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
       const auto ranges = ranges_of(rng, w.s.sink, length - kWindow, 64);
       build(w, seq_slot, ranges);
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) units.push_back(host_units(w, seq_slot, head, ranges));
-      fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
     }
     for (const int largest : {2, 0}) {
       const auto q = queries(w, rng, largest);
@@ -454,7 +455,7 @@ TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
           const auto at = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
           const Selection want =
               select(w, units[at], q.data() + at * static_cast<std::size_t>(w.s.group * w.s.head_dim),
-                     std::min(total, w.rules().n_select));
+                     std::min(total, w.plan().region.n_select));
           const Ids got = selected_units(w, seq_slot, head);
           expect_selection(got, units[at], want);
           ASSERT_TRUE(largest > 0 || got == want.tokens) << "equal scores";
@@ -475,7 +476,7 @@ TEST_F(CudaListTest, TruncatesUnits) {
   while (ranges.size() > 1) {
     ranges.resize(ranges.size() / 2);
     truncate_units_cuda(1, 0, ranges.back().end, 16, w.v, context());
-    EXPECT_EQ(fetch(w.v.lists.grouped + 1, 1)[0], ranges.back().end);
+    EXPECT_EQ(fetch(w.v.index.lists.grouped + 1, 1)[0], ranges.back().end);
     expect_units(w, 1, 0, host_units(w, 1, 0, ranges));
     const UnitRange more{ranges.back().end, ranges.back().end + 30, true};
     build(w, 1, {&more, 1});

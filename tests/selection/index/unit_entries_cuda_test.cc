@@ -8,7 +8,7 @@
 #include "src/selection/index/box.h"
 #include "src/selection/index/centroid.h"
 #include "src/selection/index/one_bit.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -69,18 +69,18 @@ TEST_F(CudaUnitEntriesTest, AreTheCpus) {
                  .dtype = dtype},
                 5, 4);
         const std::int32_t bytes = unit_entry_bytes(kind, head_dim, tokens), most = 24 * kKvPageTokens / tokens;
-        w.v.entries = {.kind = kind, .tokens = tokens, .bytes = bytes, .most = most, .data = nullptr};
+        w.v.index.entries = {.kind = kind, .tokens = tokens, .bytes = bytes, .most = most, .data = nullptr};
         const std::size_t heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
-        w.take(&w.v.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
-        SlotRules rules = w.rules();
-        rules.entry_tokens = tokens;
-        const std::vector<SlotRules> of_all(static_cast<std::size_t>(w.s.seq_slots), rules);
-        copy_bytes(w.v.rules, of_all.data(), of_all.size() * sizeof(SlotRules), stream);
+        w.take(&w.v.index.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
+        SelectionPlan plan = w.plan();
+        plan.units.entry_tokens = tokens;
+        const std::vector<SelectionPlan> of_all(static_cast<std::size_t>(w.s.seq_slots), plan);
+        copy_bytes(w.v.plans, of_all.data(), of_all.size() * sizeof(SelectionPlan), stream);
         const std::int32_t prompt = 500 / tokens * tokens, length = prompt + tokens;
         for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
           build_unit_entries_cuda({.seq_slot = seq_slot, .first = 0, .stop = prompt / tokens, .key_slot = seq_slot},
                                   w.v, w.pages(), context());
-          fill_slots_cuda(seq_slot, length, rules, w.v, w.pages(), 0, 0, context());
+          fill_slots_cuda(seq_slot, length, plan, w.v, w.pages(), 0, 0, context());
         }
         const Rows open = rows_of(w, length - 1, 0), closed = rows_of(w, length, 0);
         const DeviceArray<std::int32_t> layers(Ids{0});
@@ -90,7 +90,7 @@ TEST_F(CudaUnitEntriesTest, AreTheCpus) {
         close_unit_entries_cuda({.rows = closed.rows(), .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                                 context());
         const std::vector<std::byte> got =
-            fetch(w.v.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
+            fetch(w.v.index.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
         for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
           for (std::int32_t head = 0; head < w.s.kv_heads; ++head)
             for (std::int32_t number = 0; number < length / tokens; ++number) {

@@ -243,27 +243,26 @@ TEST_F(CudaLayerSelectTest, RowsSelectWhatTheReferenceSelects) {
     constexpr std::int32_t kLayers = 3, kUnits = 6, kListed = 40;
     const std::int32_t n_heads = heads * group;
     const auto width = static_cast<std::size_t>(n_heads * head_dim);
-    KvSlots s{.n_layers = kLayers,
-              .n_seq_slots = 2,
-              .n_kv_heads = heads,
-              .n_heads = n_heads,
-              .head_dim = head_dim,
-              .max_pages = Keys::kPages,
-              .max_listed = kListed};
-    SlotRules rules{.budget = 64 + 96 + 32 * kUnits,
-                    .sink = 64,
-                    .recent = 96,
-                    .n_select = shares ? 2 * kUnits : kUnits,
-                    .schedule = SlotSchedule::kEveryStep};
-    const DeviceArray<SlotRules> rules_device(std::vector(kLayers * 2, rules));
+    DeviceCache s{.n_layers = kLayers,
+                  .n_seq_slots = 2,
+                  .n_kv_heads = heads,
+                  .n_heads = n_heads,
+                  .head_dim = head_dim,
+                  .max_pages = Keys::kPages,
+                  .max_listed = kListed};
+    SelectionPlan plan{
+        .schedule = SlotSchedule::kEveryStep,
+        .region = {
+            .budget = 64 + 96 + 32 * kUnits, .sink = 64, .recent = 96, .n_select = shares ? 2 * kUnits : kUnits}};
+    const DeviceArray<SelectionPlan> rules_device(std::vector(kLayers * 2, plan));
     const DeviceArray<std::int32_t> selected_ids(static_cast<std::size_t>(kLayers * 2 * heads * kListed)),
         n_selected(static_cast<std::size_t>(kLayers * 2 * heads)), seq_slots(std::vector{1, -1, 0}),
         reset(std::vector{0, 0, 0}), remote_to(3);
-    s.rules = rules_device.data(), s.selected_ids[0] = selected_ids.data(), s.n_selected[0] = n_selected.data();
+    s.plans = rules_device.data(), s.selection.ids[0] = selected_ids.data(), s.selection.n[0] = n_selected.data();
     // With cache slots recall writes the list.
     const DeviceArray<std::int32_t> listed(static_cast<std::size_t>(kLayers * 2 * heads * kListed));
     const DeviceArray<SlotCounts> counts(kLayers * 2);
-    s.n_slots = group == 4 ? 0 : 1, s.listed = listed.data(), s.counts = counts.data();
+    s.n_slots = group == 4 ? 0 : 1, s.slots.listed = listed.data(), s.counts = counts.data();
     const LayerCut cut{.k = shares ? kUnits : 0, .n_layers = kLayers, .reversed = head_dim == 128};
     const DeviceArray<LayerCut> cuts(std::vector{cut, cut});
     DeviceArray<double> later(2 * kLayers), pools(2), thetas(2 * kLayers);
@@ -312,7 +311,7 @@ TEST_F(CudaLayerSelectTest, RowsSelectWhatTheReferenceSelects) {
         for (const std::int32_t row : {0, 2}) {
           const std::int32_t seq_slot = row == 0 ? 1 : 0, length = lengths[static_cast<std::size_t>(row)];
           const auto at_theta = theta[static_cast<std::size_t>(seq_slot * kLayers + l)];
-          if (length <= rules.budget) {
+          if (length <= plan.region.budget) {
             ASSERT_EQ(at_theta, -1);
             Ids pages(static_cast<std::size_t>((length + 31) / 32));
             std::iota(pages.begin(), pages.end(), 0);

@@ -11,7 +11,7 @@
 #include "src/selection/summary/sketch.h"
 #include "src/selection/summary/summary_cuda.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -23,7 +23,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
   // Random frames and entries, of which one in four equals another of its head, for all sequence slots.
   void prepare(World& w, std::int32_t rank, bool whole, std::mt19937& rng) {
     const std::int32_t d = w.s.head_dim;
-    UnitEntries& e = w.v.entries;
+    UnitEntries& e = w.v.index.entries;
     e = {.kind = EntryKind::kSketch,
          .tokens = kPage,
          .bytes = summary_entry_bytes(EntryKind::kSketch, d, kPage, rank),
@@ -33,9 +33,9 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     const auto heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
     w.take(&e.data, heads * static_cast<std::size_t>(e.most * e.bytes));
     w.take(reinterpret_cast<void**>(&e.frames), heads * static_cast<std::size_t>(e.frame_floats) * sizeof(float));
-    w.v.whole_attention = whole;
-    rules_ = w.rules();
-    rules_.whole_attention = whole ? 1 : 0;
+    w.v.selection.whole_attention = whole;
+    plan_ = w.plan();
+    plan_.scores.whole_attention = whole ? 1 : 0;
     send_rules(w);
     scratch_ = DeviceArray<std::byte>(unfused_select_scratch_bytes(w.v, w.s.seq_slots), 0);
     frames_.clear(), entries_.clear();
@@ -45,8 +45,8 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     stream.synchronize();
   }
   void send_rules(World& w) {
-    const std::vector<SlotRules> of_all(static_cast<std::size_t>(w.s.seq_slots), rules_);
-    copy_bytes(w.v.rules, of_all.data(), of_all.size() * sizeof(SlotRules), stream);
+    const std::vector<SelectionPlan> of_all(static_cast<std::size_t>(w.s.seq_slots), plan_);
+    copy_bytes(w.v.plans, of_all.data(), of_all.size() * sizeof(SelectionPlan), stream);
     stream.synchronize();
   }
   // Mean key, directions, covariance (diagonal), deviations.
@@ -95,21 +95,21 @@ class CudaSketchPagesTest : public CudaSlotsTest {
         dot += static_cast<double>(q[c]) *
                static_cast<double>(w.s.dtype == DType::kBF16 ? static_cast<float>(b) : static_cast<float>(h));
       }
-      scores.push_back(static_cast<double>(rules_.alpha) * dot);
+      scores.push_back(static_cast<double>(plan_.scores.alpha) * dot);
     }
     const double most = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (const double x : scores) sum += std::exp(x - most);
-    return static_cast<float>((most + std::log(sum)) / static_cast<double>(rules_.alpha));
+    return static_cast<float>((most + std::log(sum)) / static_cast<double>(plan_.scores.alpha));
   }
   // The selection by `score`: the reference, or the CPU's form, which takes a hundredth of its time.   q [group, D]
   using Score = void (*)(const SummaryScores&, std::int32_t, bool);
   Selection wanted(const World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const float* q,
                    Score score) const {
-    const UnitEntries& e = w.v.entries;
+    const UnitEntries& e = w.v.index.entries;
     Selection s{.region = region_of(w, length), .ids = {}, .pooled = {}};
     const std::int32_t first = s.region.first_unit, n = s.region.last_unit - first, group = w.s.group,
-                       at = seq_slot * w.s.kv_heads + head, width = n + rules_.whole_attention;
+                       at = seq_slot * w.s.kv_heads + head, width = n + plan_.scores.whole_attention;
     std::vector<float> scores(static_cast<std::size_t>(width * group));
     score({.q = q,
            .frame = frames_.data() + std::int64_t{at} * e.frame_floats,
@@ -118,15 +118,15 @@ class CudaSketchPagesTest : public CudaSlotsTest {
            .group = group,
            .head_dim = w.s.head_dim,
            .page = kPage,
-           .alpha = rules_.alpha,
+           .alpha = plan_.scores.alpha,
            .scores = scores.data(),
            .stride = width},
           e.rank, false);
-    for (std::int32_t g = 0; g < group && rules_.whole_attention != 0; ++g)
+    for (std::int32_t g = 0; g < group && plan_.scores.whole_attention != 0; ++g)
       scores[static_cast<std::size_t>(g * width + n)] =
           fixed_score(w, seq_slot, head, s.region, length, q + g * w.s.head_dim);
     s.pooled.resize(static_cast<std::size_t>(width));
-    group_pool_ref(scores.data(), width, group, width, w.s.pool, rules_.alpha, s.pooled.data());
+    group_pool_ref(scores.data(), width, group, width, w.s.pool, plan_.scores.alpha, s.pooled.data());
     s.ids.resize(static_cast<std::size_t>(s.region.n_select));
     topk_ref(std::span(s.pooled).first(static_cast<std::size_t>(n)), s.region.n_select, s.ids.data());
     for (std::int32_t& id : s.ids) id += first;
@@ -134,7 +134,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
   }
   std::vector<Ids> selected_by(World& w, const Rows& r, SelectWhen when, bool fused) {
     const std::int32_t heads = w.s.seq_slots * w.s.kv_heads;
-    set_bytes(w.v.n_selected[static_cast<int>(when)], 0, static_cast<std::size_t>(heads) * sizeof(std::int32_t),
+    set_bytes(w.v.selection.n[static_cast<int>(when)], 0, static_cast<std::size_t>(heads) * sizeof(std::int32_t),
               stream);
     select(w, r, when, fused);
     std::vector<Ids> all;
@@ -148,9 +148,9 @@ class CudaSketchPagesTest : public CudaSlotsTest {
   }
   void fill(World& w, const Ids& lengths) {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-      fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], rules_, w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], plan_, w.v, w.pages(), 0, 0, context());
   }
-  SlotRules rules_;
+  SelectionPlan plan_;
   std::vector<float> frames_;       // of all heads
   std::vector<std::byte> entries_;  // likewise
   DeviceArray<std::byte> scratch_{0};
@@ -216,7 +216,7 @@ TEST_F(CudaSketchPagesTest, EqualPagesAndNan) {
   std::mt19937 rng(23);
   World w({.max_pages = 200, .score = SlotScore::kEntries}, 7, 2);
   prepare(w, 16, false, rng);
-  const UnitEntries& e = w.v.entries;
+  const UnitEntries& e = w.v.index.entries;
   const auto bytes = static_cast<std::size_t>(e.bytes);
   for (std::size_t at = bytes; at < entries_.size(); at += bytes)
     std::copy_n(entries_.begin(), bytes, entries_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -262,7 +262,7 @@ TEST_F(CudaSketchPagesTest, GatesAndTheNextStepAreThoseOfTheUnfusedSelection) {
               static_cast<unsigned>(rng()), 3);
       prepare(w, 16, gate != SlotGate::kMass, rng);
       const auto heads = static_cast<std::size_t>(seq_slots * kv_heads);
-      for (std::int32_t* n : w.v.n_selected) set_bytes(n, 0, heads * sizeof(std::int32_t), stream);
+      for (std::int32_t* n : w.v.selection.n) set_bytes(n, 0, heads * sizeof(std::int32_t), stream);
       int differ = 0, all = 0;
       for (int round = 0; round < 12; ++round) {
         Ids lengths;
@@ -274,9 +274,9 @@ TEST_F(CudaSketchPagesTest, GatesAndTheNextStepAreThoseOfTheUnfusedSelection) {
         const Rows r = rows_of(lengths, 0);
         for (const SelectWhen when : {SelectWhen::kNow, SelectWhen::kNext}) {
           const std::vector<Ids> fused = selected_by(w, r, when, true);
-          const auto by_fused = fetch(w.v.mass, heads);
+          const auto by_fused = fetch(w.v.selection.mass, heads);
           const std::vector<Ids> unfused = selected_by(w, r, when, false);
-          const auto by_unfused = fetch(w.v.mass, heads);
+          const auto by_unfused = fetch(w.v.selection.mass, heads);
           for (std::size_t i = 0; i < heads; ++i) {
             ++all;
             if (fused[i] != unfused[i]) ++differ;

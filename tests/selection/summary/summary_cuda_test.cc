@@ -13,7 +13,7 @@
 #include "src/selection/summary/moments.h"
 #include "src/selection/summary/sketch.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -59,7 +59,7 @@ class CudaSummaryTest : public CudaSlotsTest {
             key[c] = f.dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
           }
         }
-    UnitEntries& e = w.v.entries;
+    UnitEntries& e = w.v.index.entries;
     e = {.kind = f.kind,
          .tokens = kPage,
          .bytes = summary_entry_bytes(f.kind, d, kPage, f.rank),
@@ -69,23 +69,23 @@ class CudaSummaryTest : public CudaSlotsTest {
     const std::size_t heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
     w.take(&e.data, heads * static_cast<std::size_t>(e.most * e.bytes));
     w.take(reinterpret_cast<void**>(&e.frames), heads * static_cast<std::size_t>(e.frame_floats) * sizeof(float) + 4);
-    w.v.whole_attention = true;
-    rules_ = w.rules();
-    rules_.entry_tokens = kPage;
+    w.v.selection.whole_attention = true;
+    plan_ = w.plan();
+    plan_.units.entry_tokens = kPage;
     send_rules(w);
     fit_scratch_ = DeviceArray<std::byte>(fit_frames_scratch_bytes(w.v), 0);
     select_scratch_ = DeviceArray<std::byte>(unfused_select_scratch_bytes(w.v, w.s.seq_slots), 0);
     token_scratch_ = DeviceArray<std::byte>(select_tokens_scratch_bytes(w.v, w.s.seq_slots), 0);
   }
   void send_rules(World& w) {
-    const std::vector<SlotRules> of_all(static_cast<std::size_t>(w.s.seq_slots), rules_);
-    copy_bytes(w.v.rules, of_all.data(), of_all.size() * sizeof(SlotRules), stream);
+    const std::vector<SelectionPlan> of_all(static_cast<std::size_t>(w.s.seq_slots), plan_);
+    copy_bytes(w.v.plans, of_all.data(), of_all.size() * sizeof(SelectionPlan), stream);
     stream.synchronize();
   }
   // Frames and entries of all sequence slots, for `length` tokens.
   void build(World& w, std::int32_t length) {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
-      if (w.v.entries.frame_floats > 0)
+      if (w.v.index.entries.frame_floats > 0)
         fit_frames_cuda({.seq_slot = seq_slot,
                          .pages = KeyFrame::pages_for(length / kPage),
                          .key_slot = seq_slot,
@@ -96,12 +96,12 @@ class CudaSummaryTest : public CudaSlotsTest {
     }
   }
   std::vector<float> frame_of(const World& w, std::int32_t seq_slot, std::int32_t head) {
-    const UnitEntries& e = w.v.entries;
+    const UnitEntries& e = w.v.index.entries;
     return fetch(e.frames + std::int64_t{seq_slot * w.s.kv_heads + head} * e.frame_floats,
                  static_cast<std::size_t>(e.frame_floats));
   }
   std::vector<std::byte> entries_of(const World& w, std::int32_t seq_slot, std::int32_t head) {
-    const UnitEntries& e = w.v.entries;
+    const UnitEntries& e = w.v.index.entries;
     return fetch(e.data + std::int64_t{seq_slot * w.s.kv_heads + head} * e.most * e.bytes,
                  static_cast<std::size_t>(e.most * e.bytes));
   }
@@ -156,12 +156,12 @@ class CudaSummaryTest : public CudaSlotsTest {
     std::vector<float> scores(static_cast<std::size_t>(all * f.group));
     score(f, {.q = q,
               .frame = frame.data(),
-              .entries = entries.data() + std::int64_t{begin} * w.v.entries.bytes,
+              .entries = entries.data() + std::int64_t{begin} * w.v.index.entries.bytes,
               .n = stop - begin,
               .group = f.group,
               .head_dim = f.head_dim,
               .page = kPage,
-              .alpha = rules_.alpha,
+              .alpha = plan_.scores.alpha,
               .scores = scores.data(),
               .stride = all});
     const std::int32_t width = n + (fixed ? 1 : 0);
@@ -171,7 +171,7 @@ class CudaSummaryTest : public CudaSlotsTest {
       if (fixed)
         cut[static_cast<std::size_t>(g * width + n)] = fixed_by_cpu(w, seq_slot, head, region, q + g * f.head_dim);
     }
-    group_pool_cpu(cut.data(), width, f.group, width, f.pool, rules_.alpha, pooled.data());
+    group_pool_cpu(cut.data(), width, f.group, width, f.pool, plan_.scores.alpha, pooled.data());
     return pooled;
   }
   float fixed_by_cpu(const World& w, std::int32_t seq_slot, std::int32_t head, const Region& region, const float* q) {
@@ -182,12 +182,12 @@ class CudaSummaryTest : public CudaSlotsTest {
       double dot = 0;
       for (std::int32_t c = 0; c < w.s.head_dim; ++c)
         dot += static_cast<double>(q[c]) * static_cast<double>(keys[static_cast<std::size_t>(t * w.s.head_dim + c)]);
-      scores.push_back(static_cast<double>(rules_.alpha) * dot);
+      scores.push_back(static_cast<double>(plan_.scores.alpha) * dot);
     }
     const double most = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (const double x : scores) sum += std::exp(x - most);
-    return static_cast<float>((most + std::log(sum)) / static_cast<double>(rules_.alpha));
+    return static_cast<float>((most + std::log(sum)) / static_cast<double>(plan_.scores.alpha));
   }
   Region region_of(const World& w) const {
     return region_at({.budget = w.s.budget,
@@ -199,7 +199,7 @@ class CudaSummaryTest : public CudaSlotsTest {
   }
   // by_scan: single tokens by the scan of sketches, where it takes them.
   void select(World& w, const Rows& rows, bool by_scan) {
-    const bool scans = by_scan && w.s.single && rules_.whole_attention == 0;
+    const bool scans = by_scan && w.s.single && plan_.scores.whole_attention == 0;
     unfused_select_cuda({.rows = rows.rows(),
                          .when = SelectWhen::kNow,
                          .pages = w.pages(),
@@ -208,7 +208,7 @@ class CudaSummaryTest : public CudaSlotsTest {
                          .scratch = select_scratch_.data()},
                         w.v, 0, context());
   }
-  SlotRules rules_;
+  SelectionPlan plan_;
   DeviceArray<std::byte> fit_scratch_{0}, select_scratch_{0}, token_scratch_{0};
 };
 
@@ -283,12 +283,12 @@ TEST_F(CudaSummaryTest, TheNewestTokenClosesItsEntry) {
     prepare(w, f, 7);
     build(w, kLength);
     const std::vector<std::byte> want = entries_of(w, 1, 1);
-    const std::int64_t last = (kLength / kPage - 1) * std::int64_t{w.v.entries.bytes};
+    const std::int64_t last = (kLength / kPage - 1) * std::int64_t{w.v.index.entries.bytes};
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
-      set_bytes(
-          w.v.entries.data + std::int64_t{seq_slot * w.s.kv_heads + 1} * w.v.entries.most * w.v.entries.bytes + last,
-          0xff, static_cast<std::size_t>(w.v.entries.bytes), stream);
-      fill_slots_cuda(seq_slot, kLength, rules_, w.v, w.pages(), 0, 0, context());
+      set_bytes(w.v.index.entries.data +
+                    std::int64_t{seq_slot * w.s.kv_heads + 1} * w.v.index.entries.most * w.v.index.entries.bytes + last,
+                0xff, static_cast<std::size_t>(w.v.index.entries.bytes), stream);
+      fill_slots_cuda(seq_slot, kLength, plan_, w.v, w.pages(), 0, 0, context());
     }
     const DeviceArray<std::int32_t> layers(Ids{0});
     close_summaries_cuda({.rows = rows_of(w, kLength - 1, 0).rows(), .stop = 1, .model_layers = layers.data()}, w.v,
@@ -309,11 +309,11 @@ TEST_F(CudaSummaryTest, SelectsWhatTheCpuSelects) {
                                         << (by_scan ? ", scan" : ""));
       World w(setup_of(f), 5, 4);
       prepare(w, f, 11);
-      rules_.whole_attention = whole ? 1 : 0;
+      plan_.scores.whole_attention = whole ? 1 : 0;
       send_rules(w);
       build(w, kLength);
       for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-        fill_slots_cuda(seq_slot, kLength, rules_, w.v, w.pages(), 0, 0, context());
+        fill_slots_cuda(seq_slot, kLength, plan_, w.v, w.pages(), 0, 0, context());
       std::mt19937 rng(3);
       const std::vector<float> q = queries(w, rng, 1);
       select(w, rows_of(w, kLength, 1), by_scan);
@@ -344,10 +344,10 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
   const Form f{EntryKind::kCentroidSet, 8, 128, 4};
   World w(setup_of(f), 5, 4);
   prepare(w, f, 13);
-  rules_.schedule = SlotSchedule::kSpeculative, rules_.whole_attention = 1;
+  plan_.schedule = SlotSchedule::kSpeculative, plan_.scores.whole_attention = 1;
   std::mt19937 rng(3);
   for (const SlotGate gate : {SlotGate::kMass, SlotGate::kAttendedMass}) {
-    rules_.gate = gate, rules_.eps = 0.1f;
+    plan_.gate.kind = gate, plan_.gate.eps = 0.1f;
     send_rules(w);
     build(w, kLength);
     const Region region = region_of(w);
@@ -356,16 +356,16 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
       speculative[i] = region.first_unit + 3 * static_cast<std::int32_t>(i);
     const std::vector<float> q = queries(w, rng, 1);
     for (std::int32_t i = 0; i < w.s.seq_slots * w.s.kv_heads; ++i) {
-      fill_slots_cuda(i % w.s.seq_slots, kLength, rules_, w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(i % w.s.seq_slots, kLength, plan_, w.v, w.pages(), 0, 0, context());
     }
     for (std::int32_t i = 0; i < w.s.seq_slots * w.s.kv_heads; ++i) {
-      copy_bytes(w.v.selected_ids[1] + std::int64_t{i} * w.v.max_listed, speculative.data(), speculative.size() * 4,
+      copy_bytes(w.v.selection.ids[1] + std::int64_t{i} * w.v.max_listed, speculative.data(), speculative.size() * 4,
                  stream);
-      copy_bytes(w.v.n_selected[1] + i, &region.n_select, 4, stream);
+      copy_bytes(w.v.selection.n[1] + i, &region.n_select, 4, stream);
     }
     stream.synchronize();
     select(w, rows_of(w, kLength, 0), false);
-    const std::vector<float> mass = fetch(w.v.mass, static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads));
+    const std::vector<float> mass = fetch(w.v.selection.mass, static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads));
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const std::vector<float> all = pooled_by_cpu(

@@ -10,13 +10,13 @@
 #include <random>
 
 #include "src/cuda/device.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 #include "src/selection/index/box.h"
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -34,7 +34,7 @@ std::vector<float> pooled_scores(const World& w, std::int32_t seq_slot, std::int
   }
   std::vector<float> scores(static_cast<std::size_t>(n * s.group)), pooled(static_cast<std::size_t>(n));
   box_score_ref(q, w.shape(), boxes.data(), n, scores.data(), n);
-  group_pool_ref(scores.data(), n, s.group, n, s.pool, w.rules().alpha, pooled.data());
+  group_pool_ref(scores.data(), n, s.group, n, s.pool, w.plan().scores.alpha, pooled.data());
   return pooled;
 }
 
@@ -62,7 +62,7 @@ float missing_mass(const World& w, const std::vector<float>& scores, Ids now, Id
   const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
   for (Ids* ids : {&now, &speculative})
     for (std::int32_t& id : *ids) id -= w.s.sink / kKvPageTokens;
-  return missing_mass_ref(scores, logs ? 1.0f : w.rules().alpha, now, speculative);
+  return missing_mass_ref(scores, logs ? 1.0f : w.plan().scores.alpha, now, speculative);
 }
 
 // The median of the reference's masses.
@@ -86,12 +86,12 @@ class CudaPageTest : public CudaSlotsTest {
     want.insert(want.end(), selected.begin(), selected.end());
     for (std::int32_t p = stop - w.s.recent / kKvPageTokens; p < stop; ++p) want.push_back(p);
     const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
-    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+    const auto listed = fetch(w.v.slots.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
       const auto slot = static_cast<std::size_t>(static_cast<std::uint32_t>(listed[i]) & ~kInFlight);
       ASSERT_GE(slot, index * static_cast<std::size_t>(w.v.n_slots));
       ASSERT_LT(slot, (index + 1) * static_cast<std::size_t>(w.v.n_slots));
-      const auto got = fetch(w.v.slots + slot * w.block_bytes, w.block_bytes);
+      const auto got = fetch(w.v.slots.data + slot * w.block_bytes, w.block_bytes);
       ASSERT_EQ(std::memcmp(got.data(), w.page(seq_slot, head, want[i]), w.block_bytes), 0)
           << "entry " << i << ", page " << want[i] << " of sequence slot " << seq_slot << ", head " << head;
     }
@@ -105,17 +105,17 @@ class CudaPageTest : public CudaSlotsTest {
         const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
         const auto slot = index * static_cast<std::size_t>(w.v.n_slots) +
                           static_cast<std::size_t>(w.s.sink / kKvPageTokens + page % window);
-        copy_bytes(w.v.slots + slot * w.block_bytes, w.page(seq_slot, head, page), w.block_bytes, stream);
+        copy_bytes(w.v.slots.data + slot * w.block_bytes, w.page(seq_slot, head, page), w.block_bytes, stream);
       }
   }
   // Boxes of all tokens up to `stop`; cache slots as at `length`.
   void begin_at(World& w, std::int32_t length, std::int32_t stop) {
     begin(w, stop);
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-      fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
   }
   Ids selected_device(const World& w, std::size_t index, SelectWhen when) {
-    return fetch(w.v.selected_ids[static_cast<int>(when)] + index * static_cast<std::size_t>(w.v.max_listed),
+    return fetch(w.v.selection.ids[static_cast<int>(when)] + index * static_cast<std::size_t>(w.v.max_listed),
                  static_cast<std::size_t>(w.s.n_select()));
   }
   std::vector<DriftingStep> drifting_steps(World& w, std::int32_t length, int n, std::mt19937& rng);
@@ -142,7 +142,7 @@ TEST_F(CudaPageTest, SelectsWhatTheReferenceSelectsAndFetchesIt) {
                                               q.data() + (seq_slot * w.v.n_heads + head * group) * head_dim);
                 const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
                 const auto got =
-                    fetch(w.v.selected_ids[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+                    fetch(w.v.selection.ids[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size());
                 // Sums of integers are exact; logarithms round, so units with nearly equal scores may be swapped.
                 if (pool == GroupPool::kMax || group == 1) {
                   ASSERT_EQ(got, want) << "pool " << static_cast<int>(pool) << ", group " << group << ", length "
@@ -168,7 +168,7 @@ TEST_F(CudaPageTest, EqualScoresGiveEqualSets) {
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const Ids want = selected_ids(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * 2) * 64);
         const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
-        ASSERT_EQ(fetch(w.v.selected_ids[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size()), want);
+        ASSERT_EQ(fetch(w.v.selection.ids[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size()), want);
       }
   }
 }
@@ -244,7 +244,7 @@ void CudaPageTest::follow_masses(World& w, std::int32_t length, const std::vecto
     set_queries(w, step.q);
     const Rows r = rows_of(w, length, first ? 1 : 0);
     run(w, r, SelectWhen::kNow);
-    const auto masses = fetch(w.v.mass, n_heads);
+    const auto masses = fetch(w.v.selection.mass, n_heads);
     std::vector<Ids> now(n_heads);
     for (std::size_t i = 0; i < n_heads; ++i) {
       now[i] = selected_device(w, i, SelectWhen::kNow);
@@ -307,8 +307,8 @@ TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
       const std::vector<DriftingStep> steps = drifting_steps(w, 2040, 45, rng);  // past the ends of two pages
       w.s.eps = fixed.value_or(middle_mass(w, steps));
       SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", group " << group << ", " << w.s.eps);
-      const std::vector<SlotRules> rules(static_cast<std::size_t>(w.s.seq_slots), w.rules());
-      copy_bytes(w.v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+      const std::vector<SelectionPlan> plan(static_cast<std::size_t>(w.s.seq_slots), w.plan());
+      copy_bytes(w.v.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
       follow_masses(w, 2040, steps);
       if (HasFatalFailure()) return;
     }
@@ -336,7 +336,7 @@ TEST_F(CudaPageTest, MassesOfEqualScoresAndOfNone) {
     for (std::size_t i = 0; i < heads; ++i) speculative.push_back(selected_device(w, i, SelectWhen::kNext));
     set_queries(w, std::vector<float>(static_cast<std::size_t>(w.s.seq_slots * w.v.n_heads * w.s.head_dim), value));
     run(w, rows_of(w, ++length, 0), SelectWhen::kNow);
-    const auto masses = fetch(w.v.mass, heads);
+    const auto masses = fetch(w.v.selection.mass, heads);
     for (std::size_t i = 0; i < heads; ++i) {
       const Ids now = selected_device(w, i, SelectWhen::kNow);
       Ids missing;
@@ -399,7 +399,7 @@ TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
           if (arriving) rows.tickets = tickets.data();
           select_pages_cuda({.rows = rows, .scratch = w->scratch[0].data()}, w->v, 0, overlapped);
           recall_units_cuda(rows, SelectWhen::kNow, w->v, w->pages(), 0, 0, 1, overlapped);
-          DecodeAttentionCuda a{.q = w->v.last_q,
+          DecodeAttentionCuda a{.q = w->v.selection.last_q,
                                 .slots = rows.seq_slots,
                                 .lengths = attended.data(),
                                 .out = outs[to].data(),
@@ -410,7 +410,7 @@ TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
                                 .tables_late = true,
                                 .lengths_early = true,
                                 .scratch = scratch.data()};
-          if (arriving) a.arriving = {rows.tickets, w->v.listed_for, w->v.arrived_for};
+          if (arriving) a.arriving = {rows.tickets, w->v.slots.listed_for, w->v.slots.arrived_for};
           attend_decode_cuda(a, w->v.tables(), 0, overlapped);
           if (schedule == SlotSchedule::kSpeculative) run(*w, r, SelectWhen::kNext);
         }
@@ -433,9 +433,9 @@ TEST_F(CudaPageTest, AttendsEverythingUpToTheBudget) {
     for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
       const auto index = static_cast<std::size_t>(head);
       const auto n = static_cast<std::size_t>((length + kKvPageTokens - 1) / kKvPageTokens);
-      const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), n);
+      const auto listed = fetch(w.v.slots.listed + index * static_cast<std::size_t>(w.v.max_listed), n);
       for (std::size_t p = 0; p < n; ++p) {
-        const auto got = fetch(w.v.slots + static_cast<std::size_t>(listed[p]) * w.block_bytes, w.block_bytes);
+        const auto got = fetch(w.v.slots.data + static_cast<std::size_t>(listed[p]) * w.block_bytes, w.block_bytes);
         ASSERT_EQ(std::memcmp(got.data(), w.page(0, head, static_cast<std::int32_t>(p)), w.block_bytes), 0);
       }
     }
@@ -445,10 +445,10 @@ TEST_F(CudaPageTest, AttendsEverythingUpToTheBudget) {
 // Injected selections have the requested turnover.
 TEST_F(CudaPageTest, InjectedTurnoverIsWhatWasAskedFor) {
   World w({.max_pages = 300, .budget = 64 + 64 + 32 * 10}, 9, 3);
-  SlotRules rules = w.rules();
-  rules.turnover = 0.2f;
+  SelectionPlan plan = w.plan();
+  plan.injected.turnover = 0.2f;
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    copy_bytes(w.v.rules + seq_slot, &rules, sizeof(rules), stream);
+    copy_bytes(w.v.plans + seq_slot, &plan, sizeof(plan), stream);
   std::mt19937 rng(1);
   queries(w, rng, 2);
   begin(w, 9000);

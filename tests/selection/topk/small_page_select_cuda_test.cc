@@ -8,7 +8,7 @@
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/region/region.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -33,7 +33,7 @@ Selection by_boxes(const World& w, std::int32_t seq_slot, std::int32_t head, std
   std::vector<float> scores(static_cast<std::size_t>(n * s.group));
   c.pooled.resize(static_cast<std::size_t>(n));
   box_score_ref(q, w.shape(), boxes.data(), n, scores.data(), n);
-  group_pool_ref(scores.data(), n, s.group, n, s.pool, w.rules().alpha, c.pooled.data());
+  group_pool_ref(scores.data(), n, s.group, n, s.pool, w.plan().scores.alpha, c.pooled.data());
   c.ids.resize(static_cast<std::size_t>(c.region.n_select));
   topk_ref(c.pooled, c.region.n_select, c.ids.data());
   for (std::int32_t& id : c.ids) id += c.region.first_unit;
@@ -64,7 +64,7 @@ class CudaSmallPageTest : public CudaSlotsTest {
   }
   // What both select, of all KV heads.
   std::vector<Ids> selected_by(World& w, const Rows& r, SelectWhen when, bool fused) {
-    set_bytes(w.v.n_selected[static_cast<int>(when)], 0,
+    set_bytes(w.v.selection.n[static_cast<int>(when)], 0,
               static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads) * sizeof(std::int32_t), stream);
     select(w, r, when, fused);
     std::vector<Ids> all;
@@ -153,7 +153,7 @@ TEST_F(CudaSmallPageTest, SelectsForTheNextStepWhatTheUnfusedSelectionSelects) {
               static_cast<unsigned>(rng()), 3);
       begin(w, 40 * 32);
       const auto heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
-      for (std::int32_t* n : w.v.n_selected) set_bytes(n, 0, heads * sizeof(std::int32_t), stream);
+      for (std::int32_t* n : w.v.selection.n) set_bytes(n, 0, heads * sizeof(std::int32_t), stream);
       for (int round = 0; round < 40; ++round) {
         const auto length = static_cast<std::int32_t>(400 + rng() % 800);
         queries(w, rng, 2);
@@ -162,9 +162,9 @@ TEST_F(CudaSmallPageTest, SelectsForTheNextStepWhatTheUnfusedSelectionSelects) {
         EXPECT_EQ(selected_by(w, r, SelectWhen::kNow, true), selected_by(w, r, SelectWhen::kNow, false));
         if (gate == SlotGate::kMass) {
           select(w, r, SelectWhen::kNow, true);
-          const auto by_fused = fetch(w.v.mass, heads);
+          const auto by_fused = fetch(w.v.selection.mass, heads);
           select(w, r, SelectWhen::kNow, false);
-          const auto by_unfused = fetch(w.v.mass, heads);
+          const auto by_unfused = fetch(w.v.selection.mass, heads);
           for (std::size_t h = 0; h < heads; ++h) EXPECT_NEAR(by_fused[h], by_unfused[h], 1e-5);
         }
         EXPECT_EQ(selected_by(w, r, SelectWhen::kNext, true), selected_by(w, r, SelectWhen::kNext, false));

@@ -60,7 +60,7 @@ class CudaTokenGateTest : public CudaTokenTest {
     const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
     for (Ids* ids : {&now, &speculative})
       for (std::int32_t& id : *ids) id -= of.region.first_unit;
-    return missing_mass_ref(of.pooled, logs ? 1.0f : w.rules().alpha, now, speculative);
+    return missing_mass_ref(of.pooled, logs ? 1.0f : w.plan().scores.alpha, now, speculative);
   }
   // About the median of the reference's masses.
   static float middle_mass(const World& w, const std::vector<std::vector<float>>& steps) {
@@ -77,8 +77,8 @@ class CudaTokenGateTest : public CudaTokenTest {
   }
   void set_eps(World& w, float eps) {
     w.s.eps = eps;
-    const std::vector<SlotRules> rules(static_cast<std::size_t>(w.s.seq_slots), w.rules());
-    copy_bytes(w.v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+    const std::vector<SelectionPlan> plan(static_cast<std::size_t>(w.s.seq_slots), w.plan());
+    copy_bytes(w.v.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
     stream.synchronize();
   }
   void follow(const Prefetch& c);
@@ -95,7 +95,7 @@ void CudaTokenGateTest::follow(const Prefetch& c) {
   std::int32_t length = kBegin;
   begin(w, length - 1);
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    fill_slots_cuda(seq_slot, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
+    fill_slots_cuda(seq_slot, length - 1, w.plan(), w.v, w.pages(), 0, 0, context());
   const DeviceArray<std::int32_t> layers(Ids{0});
   const auto n_heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
   std::vector<Ids> speculative(n_heads);
@@ -114,7 +114,7 @@ void CudaTokenGateTest::follow(const Prefetch& c) {
     const bool first = c.recent <= w.s.group_tokens;  // the next step may select from the group that this one closes
     if (first) close();
     run(w, r, SelectWhen::kNow);
-    const auto masses = fetch(w.v.mass, n_heads);
+    const auto masses = fetch(w.v.selection.mass, n_heads);
     const auto expect_selected = [&](std::size_t i, SelectWhen when, const Selection& want) {
       const auto head = static_cast<std::int32_t>(i);
       const Ids got = selected_units(w, head / w.s.kv_heads, head % w.s.kv_heads, when);

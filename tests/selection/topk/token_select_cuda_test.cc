@@ -91,7 +91,7 @@ TEST_F(CudaTokenTest, SelectsWhatTheReferenceSelects) {
             if (round == 0) lengths[0] = w.s.budget + 1;
             begin(w, 44 * kKvPageTokens);
             for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.plan(), w.v, w.pages(), 0, 0,
                               context());
             const auto q = queries(w, rng, 2);
             run(w, rows_of(lengths, 1), SelectWhen::kNow);
@@ -117,7 +117,7 @@ TEST_F(CudaTokenTest, EqualScoresGiveEqualSets) {
   const std::int32_t length = 6371;
   begin(w, 6368);
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+    fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
   for (int round = 0; round < 40; ++round) {
     const auto q = queries(w, rng, round % 2);
     run(w, rows_of(w, length, 1), SelectWhen::kNow);
@@ -140,7 +140,7 @@ TEST_F(CudaTokenTest, NanIsWorst) {
                   2);
     begin(w, 1184);
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-      fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, 1200, w.plan(), w.v, w.pages(), 0, 0, context());
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
     const Selection want = select(w, 0, 1, 1200, q.data() + 4 * 128);
@@ -189,7 +189,7 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
         const bool reselected = step == 0 || step == 40;
         if (reselected)
           for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-            fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+            fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
         write_newest(w, length);
         if (step % 5 != 0) {  // nearly the query of the previous step
           for (std::size_t i = 0; i < q.size(); i += 9) q[i] = static_cast<float>(static_cast<int>(rng() % 7) - 3);
@@ -259,7 +259,7 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
             if (step == 0) {
               begin(*w, length - 1);
               for (std::int32_t seq_slot = 0; seq_slot < w->s.seq_slots; ++seq_slot)
-                fill_slots_cuda(seq_slot, length, w->rules(), w->v, w->pages(), 0, 0, context());
+                fill_slots_cuda(seq_slot, length, w->plan(), w->v, w->pages(), 0, 0, context());
             }
             write_newest(*w, length);
             set_queries(*w, q);
@@ -337,11 +337,11 @@ TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
       run(w, rows_of(w, length, 1), SelectWhen::kNow);
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const auto index = static_cast<std::size_t>(head);
-        const auto listed =
-            fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(length));
+        const auto listed = fetch(w.v.slots.listed + index * static_cast<std::size_t>(w.v.max_listed),
+                                  static_cast<std::size_t>(length));
         for (std::int32_t t = 0; t < length; ++t) {
           const auto at = static_cast<std::size_t>(listed[static_cast<std::size_t>(t)]) * w.v.token_bytes();
-          const auto got = slots ? fetch(w.v.slots + at, w.v.token_bytes())
+          const auto got = slots ? fetch(w.v.slots.data + at, w.v.token_bytes())
                                  : std::vector<std::byte>(w.host.data() + at, w.host.data() + at + w.v.token_bytes());
           ASSERT_EQ(std::memcmp(got.data(), w.token(0, head, t), w.v.token_bytes()), 0) << t << " of " << length;
         }
@@ -353,10 +353,10 @@ TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
 // Injected selections have the requested turnover.
 TEST_F(CudaTokenTest, InjectedTurnoverIsWhatWasAskedFor) {
   World w({.max_pages = 300, .budget = 64 + 64 + 200, .group_tokens = 32}, 9, 3);
-  SlotRules rules = w.rules();
-  rules.turnover = 0.1f;
+  SelectionPlan plan = w.plan();
+  plan.injected.turnover = 0.1f;
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    copy_bytes(w.v.rules + seq_slot, &rules, sizeof(rules), stream);
+    copy_bytes(w.v.plans + seq_slot, &plan, sizeof(plan), stream);
   std::mt19937 rng(1);
   queries(w, rng, 2);
   begin(w, 9000);

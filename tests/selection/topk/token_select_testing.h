@@ -1,4 +1,4 @@
-// Fixture for selection of tokens by 1-bit keys on the device: the host reference over a World (kv_slots_testing.h),
+// Fixture for selection of tokens by 1-bit keys on the device: the host reference over a World (device_cache_testing.h),
 // and checks of lists and cache slots.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/region/region.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 
@@ -34,7 +34,7 @@ inline Selection select(const World& w, std::int32_t seq_slot, std::int32_t head
   std::vector<float> scores(static_cast<std::size_t>(n * s.group));
   one_bit_score_cpu(q, w.shape(), groups.data(), n_groups, s.group_tokens, scores.data(), n);
   c.pooled.resize(static_cast<std::size_t>(last - first));
-  group_pool_ref(scores.data() + first, n, s.group, last - first, s.pool, w.rules().alpha, c.pooled.data());
+  group_pool_ref(scores.data() + first, n, s.group, last - first, s.pool, w.plan().scores.alpha, c.pooled.data());
   c.ids.resize(static_cast<std::size_t>(c.region.n_select));
   topk_ref(c.pooled, c.region.n_select, c.ids.data());
   for (std::int32_t& id : c.ids) id += first;
@@ -90,7 +90,7 @@ class CudaTokenTest : public CudaSlotsTest {
     for (std::int32_t seq_slot = 0; w.s.slots && seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = seq_slot * w.s.kv_heads + head;
-        copy_bytes(w.v.slots + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
+        copy_bytes(w.v.slots.data + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
                    w.token(seq_slot, head, length - 1), w.v.token_bytes(), stream);
       }
   }
@@ -102,9 +102,9 @@ class CudaTokenTest : public CudaSlotsTest {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
-        const Ids unit_of = fetch(w.v.unit_of + index * slots, slots),
-                  slot_of = fetch(w.v.slot_of + index * units, units);
-        const std::vector<std::byte> there = fetch(w.v.slots + index * slots * bytes, slots * bytes);
+        const Ids unit_of = fetch(w.v.slots.unit_of + index * slots, slots),
+                  slot_of = fetch(w.v.slots.slot_of + index * units, units);
+        const std::vector<std::byte> there = fetch(w.v.slots.data + index * slots * bytes, slots * bytes);
         std::int32_t held = 0;
         for (std::size_t slot = static_cast<std::size_t>(fixed); slot < slots; ++slot) {
           const std::int32_t unit = unit_of[slot];
@@ -124,7 +124,7 @@ class CudaTokenTest : public CudaSlotsTest {
     const DeviceArray<std::int32_t> lengths(Ids(n, w.s.budget));
     const DeviceArray<std::uint16_t> out(n * width);
     const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(w.s.seq_slots, w.s.kv_heads, w.s.head_dim), 0);
-    attend_decode_cuda({.q = w.v.last_q,
+    attend_decode_cuda({.q = w.v.selection.last_q,
                         .slots = rows.seq_slots.data(),
                         .lengths = lengths.data(),
                         .out = out.data(),
@@ -143,12 +143,13 @@ class CudaTokenTest : public CudaSlotsTest {
                row = static_cast<std::size_t>(4 * s.head_dim),
                groups = static_cast<std::size_t>((s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens);
     std::vector<std::byte> out =
-        fetch(w.v.keys.levels + (index * groups + static_cast<std::size_t>(number)) * row, row);
+        fetch(w.v.index.keys.levels + (index * groups + static_cast<std::size_t>(number)) * row, row);
     out.resize(one_bit_group_bytes(s.head_dim, s.group_tokens));
     const std::int32_t first_page = number * s.group_tokens / kKvPageTokens;
-    const auto codes = fetch(
-        w.v.keys.codes + (index * static_cast<std::size_t>(s.max_pages) + static_cast<std::size_t>(first_page)) * row,
-        row * static_cast<std::size_t>(s.group_tokens / kKvPageTokens));
+    const auto codes =
+        fetch(w.v.index.keys.codes +
+                  (index * static_cast<std::size_t>(s.max_pages) + static_cast<std::size_t>(first_page)) * row,
+              row * static_cast<std::size_t>(s.group_tokens / kKvPageTokens));
     const int pairs = s.head_dim / 8, per_word = 16 / pairs, words = 4 / per_word;
     for (int token = 0; token < s.group_tokens; ++token)
       for (int c = 0; c < s.head_dim; ++c) {

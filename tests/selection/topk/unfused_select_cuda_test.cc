@@ -8,7 +8,7 @@
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/region/region.h"
 #include "src/selection/topk/topk.h"
-#include "tests/offload/kv_slots_testing.h"
+#include "tests/offload/device_cache_testing.h"
 
 namespace mneme {
 namespace {
@@ -44,7 +44,7 @@ Selection by_keys(const World& w, std::int32_t seq_slot, std::int32_t head, std:
   std::vector<float> tokens(static_cast<std::size_t>(n_tokens * s.group)),
       scores(static_cast<std::size_t>(n * s.group));
   key_score_cpu(q, w.shape(), runs, tokens.data(), n_tokens);
-  const auto alpha = static_cast<double>(w.rules().alpha);
+  const auto alpha = static_cast<double>(w.plan().scores.alpha);
   for (std::int32_t i = 0; i < n * s.group; ++i) {
     const float* of = tokens.data() + std::int64_t{i} * unit;
     double sum = 0;
@@ -53,7 +53,7 @@ Selection by_keys(const World& w, std::int32_t seq_slot, std::int32_t head, std:
     scores[static_cast<std::size_t>(i)] =
         unit == 1 ? of[0] : static_cast<float>(static_cast<double>(most) + std::log(sum) / alpha);
   }
-  return best_of(s, region, w.rules().alpha, std::move(scores));
+  return best_of(s, region, w.plan().scores.alpha, std::move(scores));
 }
 
 class CudaUnfusedSelectTest : public CudaSlotsTest {
@@ -68,10 +68,10 @@ class CudaUnfusedSelectTest : public CudaSlotsTest {
     for (std::int32_t u = region.recent_from / unit; u < stop; ++u) want.push_back(u);
     const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head),
                slots = static_cast<std::size_t>(w.v.n_slots);
-    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+    const auto listed = fetch(w.v.slots.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     const std::size_t bytes = w.v.unit_bytes();
     const std::vector<std::byte> there =
-        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
+        slots > 0 ? fetch(w.v.slots.data + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
     for (std::size_t i = 0; i < want.size(); ++i) {
       const auto entry = static_cast<std::size_t>(listed[i]);
       const std::byte* got = w.host.data() + entry * bytes;
@@ -126,7 +126,7 @@ TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
         for (const Ids& lengths : {Ids{1089, 9599}, Ids{1120, 1121}, Ids{9600, 4001}, Ids{3000, 500}})
           for (const std::int32_t layer : {0, 5}) {
             for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.plan(), w.v, w.pages(), 0, 0,
                               context());
             const Rows r = rows_of(lengths, 1);
             unfused_select_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
@@ -136,7 +136,7 @@ TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
               for (std::int32_t head = 0; head < kv_heads; ++head) {
                 const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)];
                 if (length <= w.s.budget) continue;
-                const Selection want = random_selection(w.s, seed, layer, head, length, w.rules().alpha);
+                const Selection want = random_selection(w.s, seed, layer, head, length, w.plan().scores.alpha);
                 ASSERT_EQ(selected_units(w, seq_slot, head), want.ids)
                     << "group " << group << ", length " << length << ", layer " << layer;
                 expect_listed(w, seq_slot, head, length, want.ids);
@@ -177,7 +177,7 @@ TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
             if (round == 0) lengths[0] = w.s.budget + 1;
             if (round == 1) lengths[1] = 44 * 32;
             for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.plan(), w.v, w.pages(), 0, 0,
                               context());
             const auto q = queries(w, rng, round == 2 ? 0 : 2);  // 0: all scores are equal
             run(w, rows_of(lengths, 1), SelectWhen::kNow);
@@ -213,7 +213,7 @@ TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
       std::memcpy(w.page(0, 1, position / 32) + static_cast<std::size_t>(position % 32) * w.v.token_bytes() + 34, &nan,
                   2);
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-      fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, 1200, w.plan(), w.v, w.pages(), 0, 0, context());
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
     const Ids got = selected_units(w, 0, 1);
@@ -226,11 +226,11 @@ TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
 // Rows of one launch follow their own rules.
 TEST_F(CudaUnfusedSelectTest, RowsOfIndexesAreLeftAlone) {
   World w({.max_pages = 60, .score = SlotScore::kRandom, .seed = 3}, 9, 1);
-  SlotRules other = w.rules();
-  other.score = SlotScore::kIndex;
-  copy_bytes(w.v.rules + 1, &other, sizeof(other), stream);
+  SelectionPlan other = w.plan();
+  other.scores.by = SlotScore::kIndex;
+  copy_bytes(w.v.plans + 1, &other, sizeof(other), stream);
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    fill_slots_cuda(seq_slot, 1500, w.rules(), w.v, w.pages(), 0, 0, context());
+    fill_slots_cuda(seq_slot, 1500, w.plan(), w.v, w.pages(), 0, 0, context());
   run(w, rows_of(w, 1500, 1), SelectWhen::kNow);
   EXPECT_EQ(selected_units(w, 0, 1), random_selection(w.s, 3, 0, 1, 1500, 0.125f).ids);
   EXPECT_EQ(selected_units(w, 1, 0).size(), 0u);  // unchanged since fill_slots_cuda

@@ -7,7 +7,7 @@
 
 #include "src/cuda/stream.h"
 #include "src/kv/sequence_cache.h"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -15,7 +15,7 @@ class PageRecall {
  public:
   struct Row {
     const SequenceCache* cache = nullptr;
-    SlotRules rules;
+    SelectionPlan plan;
     std::int32_t seq_slot = -1;
     bool reset = false;  // its cache slots were filled since the last step
   };
@@ -23,7 +23,7 @@ class PageRecall {
   // Call after select_pages_cuda(kNow) of the same rows, with schedule kEveryStep: waits for it, and enqueues what
   // recall_units_cuda would do.
   virtual void recall(std::span<const Row> rows, std::int32_t layer, std::int32_t slot_layer, const Stream& stream) = 0;
-  // Counters of a sequence slot, as KvSlots::counts.
+  // Counters of a sequence slot, as DeviceCache::counts.
   virtual const SlotCounts& counts(std::int32_t slot_layer, std::int32_t seq_slot) const = 0;
 };
 
@@ -31,7 +31,7 @@ class PageRecall {
 // before attention starts, or by the host.
 struct RecallForm {
   bool merged = true;
-  std::unique_ptr<PageRecall> (*by_host)(const KvSlots&) = nullptr;
+  std::unique_ptr<PageRecall> (*by_host)(const DeviceCache&) = nullptr;
   bool operator==(const RecallForm&) const = default;
 };
 

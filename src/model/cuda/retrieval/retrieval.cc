@@ -29,12 +29,12 @@ SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots
             .seq_slots = seq_slots,
             .tables = dense_tables_,
             .layer = tables_layer(layer),
-            .slots = {}};
+            .cache = {}};
   return {.kind = SlotStore::Kind::kSlots,
           .seq_slots = seq_slots,
           .tables = {},
           .layer = slot_layer(layer),
-          .slots = view_};
+          .cache = view_};
 }
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
@@ -116,10 +116,10 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
   if (!host_recall_) host_recall_ = options_.recall_form.by_host(view_);
   std::vector<PageRecall::Row> all;
   for (const Row& r : rows) {
-    const SlotRules& rules = at(r.seq_slot, layer).rules;
-    if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1 || view_.shared > 1)
+    const SelectionPlan& plan = at(r.seq_slot, layer).plan;
+    if (plan.schedule != SlotSchedule::kEveryStep || plan.units.tokens == 1 || view_.shared > 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
-    all.push_back({r.cache, rules, r.seq_slot, at(r.seq_slot, layer).reset != 0});
+    all.push_back({r.cache, plan, r.seq_slot, at(r.seq_slot, layer).reset != 0});
   }
   host_recall_->recall(all, layer, slot_layer(layer), stream);
 }
@@ -127,9 +127,9 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
-  const auto close = groups()                     ? close_one_bit_cuda
-                     : view_.entries.summarised() ? close_summaries_cuda
-                                                  : close_unit_entries_cuda;
+  const auto close = groups()                           ? close_one_bit_cuda
+                     : view_.index.entries.summarised() ? close_summaries_cuda
+                                                        : close_unit_entries_cuda;
   close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()}, view_,
         of_heads(pages), context);
 }
@@ -147,7 +147,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = lists_ ? lists_->bytes() : 0;
   for (const DeviceBuffer* b :
-       {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_,
+       {&slots_, &index_, &tables_, &queries_, &plans_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_,
         &local_, &local_blocks_, &shares_, &layer_rows_, &frames_, &log_weights_, &top_p_})
     n += b->size();
   return n + (key_index_ ? key_index_->bytes() : 0);

@@ -52,10 +52,10 @@ struct CudaRetrievalOptions {
   CudaFit fit;
   bool pages_on_device = false;    // else in mapped host memory
   std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
-  // Benchmarks, see SlotRules and page_recall.h; below 0: off.
+  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
   float turnover = -1, correction = -1;
   RecallForm recall_form;
-  std::int32_t delay_us = 0;        // KvSlots::delay_us
+  std::int32_t delay_us = 0;        // DeviceCache::delay_us
   const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
 };
 
@@ -129,10 +129,10 @@ class CudaRetrieval {
     return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
   }
   std::int32_t tables_layer(std::int32_t layer) const;
-  const KvSlots& slots() const { return view_; }
+  const DeviceCache& device_cache() const { return view_; }
   // What a sequence slot attends in a layer that selects, since its last prepare().
   struct SeqSlotLayer {
-    SlotRules rules;
+    SelectionPlan plan;
     bool everything = false;
     std::int32_t reset = 0, attended = 0;  // as in Row
   };
@@ -199,8 +199,10 @@ class CudaRetrieval {
     return uses(RetrievalUse::kMassGate) && !two_parts() && !prunes() && view_.n_slots > 0 &&
            view_.unit_tokens == kPageTokens;
   }
-  const std::int32_t* relisted() const { return view_.relisted; }
-  ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
+  const std::int32_t* relisted() const { return view_.slots.relisted; }
+  ArrivingSlots arriving(const std::int32_t* tickets) const {
+    return {tickets, view_.slots.listed_for, view_.slots.arrived_for};
+  }
   // Recall by the host (CudaRetrievalOptions::recall_form), in place of recall() for this step, with the decode rows.
   // Waits for the stream, so the step cannot be part of a graph.
   bool recalls_by_host() const { return options_.recall_form.by_host != nullptr; }
@@ -256,17 +258,17 @@ class CudaRetrieval {
   void allocate_ring(const Stream& stream);
   void send_numbers(const Stream& stream);
   static UnitEntries entries_of(const Needs::Keys& keys, const KvShape& shape, std::int32_t max_pages);
-  static SlotRules rules_of(const Plan& plan, std::int32_t budget, bool unfused);
+  static SelectionPlan selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
-  SlotRules rules_in(const MethodState& method, std::size_t number) const;
+  SelectionPlan selection_plan_in(const MethodState& method, std::size_t number) const;
   void fill_ring(std::int32_t seq_slot, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
                  const CudaContext& context);
   void index_keys(SeqSlot& p, std::int32_t seq_slot, std::int32_t n_tokens, const KvTables& pages,
                   const CudaContext& context);
   void send_shares(const Row& row, const Stream& stream);
   void count_by_layer(const Row& row);
-  TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
-  static std::int32_t attended_by(const SlotRules& rules, std::int32_t n, std::int32_t grouped);
+  TwoParts parts_of(const Plan& plan, const SelectionPlan& selection, std::int32_t n_tokens) const;
+  static std::int32_t attended_by(const SelectionPlan& selection, std::int32_t n, std::int32_t grouped);
   std::int64_t weight_stride() const { return std::int64_t{view_.max_listed} * view_.unit_tokens; }
   std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
   void begin_seq_slot(std::int32_t seq_slot, const SequenceCache& cache, const Plan& plan, const Stream& stream);
@@ -276,14 +278,14 @@ class CudaRetrieval {
   std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
   std::int32_t entry_tokens() const {
     if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
-    return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens;
+    return view_.index.group_tokens > 0 ? view_.index.group_tokens : kPageTokens;
   }
   void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
   void build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys, const CudaContext& context);
   // Whether the frames of a sequence slot are refitted once n_tokens are stored: to another number of entries.
   bool refits(const SeqSlot& p, std::int32_t n_tokens) const {
-    return view_.entries.frame_floats > 0 && KeyFrame::pages_for(n_tokens / entry_tokens()) != p.framed;
+    return view_.index.entries.frame_floats > 0 && KeyFrame::pages_for(n_tokens / entry_tokens()) != p.framed;
   }
   SeqSlot& seq_slot_of(const SequenceCache& cache, const MethodState& method, std::int32_t seq_slot,
                        const Stream& stream);
@@ -303,12 +305,12 @@ class CudaRetrieval {
     return pages;
   }
   std::int32_t n_rows_;  // decode rows of a step, including a graph's padding
-  KvSlots view_;
+  DeviceCache view_;
   KvTables slot_tables_, dense_tables_, local_tables_, pages_;
-  DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, local_,
+  DeviceBuffer slots_, index_, tables_, queries_, plans_, counts_, scratch_[2], dense_, dense_blocks_, local_,
       local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_, layer_rows_, log_weights_,
       top_p_;                                                             // layer_rows_: LayerRows'; top_p_: scratch
-  PinnedBuffer host_counts_, host_rules_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
+  PinnedBuffer host_counts_, host_plans_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Shared layer budgets, see SelectLayer: of all sequence slots, in one allocation.
   struct Shares {

@@ -51,7 +51,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   } else if (selects()) {
     allocate_scratch();
   }
-  if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
+  if (view_.index.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
   if (in_pages_) slot_tables_.base = pages.base;
   pages_ = pages;
@@ -83,16 +83,16 @@ void CudaRetrieval::describe(std::int32_t n_heads) {
   view_.max_pages = pages_of_tokens(options_.max_context) + 1;  // selections cover one more token
   if (needs_.keys.group_tokens > 0) {
     view_.unit_tokens = 1;
-    view_.group_tokens = needs_.keys.group_tokens;
-    view_.mean_abs = needs_.keys.mean_abs;
+    view_.index.group_tokens = needs_.keys.group_tokens;
+    view_.index.mean_abs = needs_.keys.mean_abs;
   }
   if (needs_.keys.by_token) view_.unit_tokens = 1;
-  if (needs_.keys.entries != EntryKind::kNone) view_.entries = entries_of(needs_.keys, shape_, view_.max_pages);
-  view_.whole_attention = uses(RetrievalUse::kWholeAttention);
+  if (needs_.keys.entries != EntryKind::kNone) view_.index.entries = entries_of(needs_.keys, shape_, view_.max_pages);
+  view_.selection.whole_attention = uses(RetrievalUse::kWholeAttention);
   if (needs_.keys.list_tokens > 0) {
     view_.unit_tokens = 1;
-    view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options_.max_context);
-    view_.lists.max_tokens = view_.max_pages * kPageTokens;
+    view_.index.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options_.max_context);
+    view_.index.lists.max_tokens = view_.max_pages * kPageTokens;
   }
   view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
   view_.fetch = needs_.fetch;
@@ -118,32 +118,33 @@ void CudaRetrieval::allocate_slots() {
   if (n.slots > 0)
     slots_ =
         DeviceBuffer(n.heads * n.slots * view_.unit_bytes(), "slots for selected units (the budget sets their number)");
-  view_.slots = slots_.data();
+  view_.slots.data = slots_.data();
 }
 
 void CudaRetrieval::allocate_index() {
   const std::size_t heads = sizes().heads, box_bytes = view_.box_bytes();
-  if (view_.group_tokens > 0) {
+  if (view_.index.group_tokens > 0) {
     ArenaLayout keys;
-    keys.add(view_.keys.codes, one_bit_code_bytes(view_, heads));
-    keys.add(view_.keys.levels, one_bit_level_bytes(view_, heads));
+    keys.add(view_.index.keys.codes, one_bit_code_bytes(view_, heads));
+    keys.add(view_.index.keys.levels, one_bit_level_bytes(view_, heads));
     index_ = DeviceBuffer(keys.total(), "1-bit keys");
     keys.assign(index_.data());
-  } else if (view_.lists.max_units > 0) {
-    const auto units = static_cast<std::size_t>(view_.lists.max_units),
-               tokens = static_cast<std::size_t>(view_.lists.max_tokens);
+  } else if (view_.index.lists.max_units > 0) {
+    const auto units = static_cast<std::size_t>(view_.index.lists.max_units),
+               tokens = static_cast<std::size_t>(view_.index.lists.max_tokens);
     ArenaLayout lists;
-    lists.add(view_.lists.centroids, heads * units * list_dim(shape_.head_dim) * 2);
-    lists.add(view_.lists.ends, heads * units * 4);
-    lists.add(view_.lists.members, heads * tokens * 4);
+    lists.add(view_.index.lists.centroids, heads * units * list_dim(shape_.head_dim) * 2);
+    lists.add(view_.index.lists.ends, heads * units * 4);
+    lists.add(view_.index.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.assign(index_.data());
   } else if (needs_.keys.entries != EntryKind::kNone) {
     ArenaLayout entries;
-    const std::size_t beyond = view_.entries.kind == EntryKind::kMinMaxBox ? kBoxesBeyond : 0;
-    entries.add(view_.entries.data,
-                (heads * static_cast<std::size_t>(view_.entries.most) + beyond) * std::size_t(view_.entries.bytes));
-    entries.add(view_.entries.frames, heads * static_cast<std::size_t>(view_.entries.frame_floats) * sizeof(float));
+    const std::size_t beyond = view_.index.entries.kind == EntryKind::kMinMaxBox ? kBoxesBeyond : 0;
+    entries.add(view_.index.entries.data, (heads * static_cast<std::size_t>(view_.index.entries.most) + beyond) *
+                                              std::size_t(view_.index.entries.bytes));
+    entries.add(view_.index.entries.frames,
+                heads * static_cast<std::size_t>(view_.index.entries.frame_floats) * sizeof(float));
     index_ = DeviceBuffer(entries.total(), "index of units");
     entries.assign(index_.data());
     frames_ = DeviceBuffer(fit_frames_scratch_bytes(view_), "keys that frames are fitted to");
@@ -151,13 +152,13 @@ void CudaRetrieval::allocate_index() {
     // A warp reads 16 boxes at a time, valid or not.
     index_ =
         DeviceBuffer((heads * static_cast<std::size_t>(view_.max_pages) + kBoxesBeyond) * box_bytes, "boxes of pages");
-    view_.boxes = index_.data();
+    view_.index.boxes = index_.data();
     // The unfused selection reads the same boxes.
-    view_.entries = {.kind = EntryKind::kMinMaxBox,
-                     .tokens = kPageTokens,
-                     .bytes = static_cast<std::int32_t>(box_bytes),
-                     .most = view_.max_pages,
-                     .data = view_.boxes};
+    view_.index.entries = {.kind = EntryKind::kMinMaxBox,
+                           .tokens = kPageTokens,
+                           .bytes = static_cast<std::int32_t>(box_bytes),
+                           .most = view_.max_pages,
+                           .data = view_.index.boxes};
   }
 }
 
@@ -167,41 +168,42 @@ void CudaRetrieval::allocate_tables() {
   const std::size_t states = n.states, heads = n.heads, listed = n.listed, slots = n.slots;
   ArenaLayout small;
   if (slots > 0) {
-    small.add(view_.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
-    small.add(view_.unit_of, heads * slots * 4);
-    small.add(view_.last_used, heads * slots * 4);
+    small.add(view_.slots.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
+    small.add(view_.slots.unit_of, heads * slots * 4);
+    small.add(view_.slots.last_used, heads * slots * 4);
   }
   for (int i = 0; i < 2; ++i)
-    small.add(view_.selected_ids[i], heads * listed * 4), small.add(view_.n_selected[i], heads * 4);
-  small.add(view_.listed, heads * listed * 4);
-  small.add(view_.listed_for, heads * 4), small.add(view_.arrived_for, heads * 4);
-  if (attends_early()) small.add(view_.relisted, heads * 4);
-  if (uses(RetrievalUse::kKeeps)) small.add(view_.kept, states * sizeof(KeptSelection));
-  if (view_.lists.max_units > 0) small.add(view_.lists.n_units, heads * 4), small.add(view_.lists.grouped, states * 4);
+    small.add(view_.selection.ids[i], heads * listed * 4), small.add(view_.selection.n[i], heads * 4);
+  small.add(view_.slots.listed, heads * listed * 4);
+  small.add(view_.slots.listed_for, heads * 4), small.add(view_.slots.arrived_for, heads * 4);
+  if (attends_early()) small.add(view_.slots.relisted, heads * 4);
+  if (uses(RetrievalUse::kKeeps)) small.add(view_.selection.kept, states * sizeof(KeptSelection));
+  if (view_.index.lists.max_units > 0)
+    small.add(view_.index.lists.n_units, heads * 4), small.add(view_.index.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
   small.assign(tables_.data());
 }
 
-// Queries of the last step, gates, rules and counters.
+// Queries of the last step, gates, plans and counters.
 void CudaRetrieval::allocate_queries() {
   const Sizes n = sizes();
   ArenaLayout queries;
-  queries.add(view_.last_q, n.query_bytes);
-  if (uses(RetrievalUse::kLastAsked)) queries.add(view_.asked_q, n.query_bytes);
+  queries.add(view_.selection.last_q, n.query_bytes);
+  if (uses(RetrievalUse::kLastAsked)) queries.add(view_.selection.asked_q, n.query_bytes);
   if (uses(RetrievalUse::kProbesBelow))
-    queries.add(view_.below_q, static_cast<std::size_t>(shape_.n_layers * options_.n_seq_slots) *
-                                   static_cast<std::size_t>(view_.n_heads * shape_.head_dim) * 2);
-  queries.add(view_.cosine, n.states * static_cast<std::size_t>(view_.n_heads) * 4);
-  queries.add(view_.mass, n.heads * 4);
+    queries.add(view_.selection.below_q, static_cast<std::size_t>(shape_.n_layers * options_.n_seq_slots) *
+                                             static_cast<std::size_t>(view_.n_heads * shape_.head_dim) * 2);
+  queries.add(view_.selection.cosine, n.states * static_cast<std::size_t>(view_.n_heads) * 4);
+  queries.add(view_.selection.mass, n.heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
   queries.assign(queries_.data());
-  rules_ = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SlotRules), "rules of sequences");
-  view_.rules = rules_.as<SlotRules>();
+  plans_ = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SelectionPlan), "plans of sequences");
+  view_.plans = plans_.as<SelectionPlan>();
   counts_ = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SlotCounts), "counts of methods");
   view_.counts = counts_.as<SlotCounts>();
   host_counts_ = PinnedBuffer(counts_.size());
-  if (view_.lists.max_units > 0) host_units_ = PinnedBuffer(n.heads * sizeof(std::int32_t));
-  host_rules_ = PinnedBuffer(rules_.size());
+  if (view_.index.lists.max_units > 0) host_units_ = PinnedBuffer(n.heads * sizeof(std::int32_t));
+  host_plans_ = PinnedBuffer(plans_.size());
   if (uses(RetrievalUse::kBudgetByPrompt) && n_selecting_ > 0) {
     layer_rows_ = DeviceBuffer(2 * static_cast<std::size_t>(n_selecting_ * n_rows_) * 4, "what rows attend, by layer");
     host_layer_rows_ = PinnedBuffer(layer_rows_.size());
@@ -226,10 +228,10 @@ void CudaRetrieval::allocate_shares() {
 }
 
 void CudaRetrieval::allocate_scratch() {
-  const std::size_t bytes = std::max(view_.lists.max_units > 0 ? select_lists_scratch_bytes(view_, n_rows_)
-                                     : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
-                                     : needs_.keys.by_token    ? 0
-                                                               : select_scratch_bytes(view_, n_rows_),
+  const std::size_t bytes = std::max(view_.index.lists.max_units > 0 ? select_lists_scratch_bytes(view_, n_rows_)
+                                     : view_.index.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
+                                     : needs_.keys.by_token          ? 0
+                                                                     : select_scratch_bytes(view_, n_rows_),
                                      selects_small_pages() ? select_scratch_bytes(view_, n_rows_, SlotScore::kEntries)
                                      : uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_)
                                                                     : 0) +

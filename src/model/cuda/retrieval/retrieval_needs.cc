@@ -55,66 +55,68 @@ SlotGate gate_of(GatePool pool) {
 
 }  // namespace
 
-SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool unfused) {
-  SlotRules r{.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
+SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused) {
+  SelectionPlan r{.region = {.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent}};
   if (plan.lists) {
     // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
-    r.unit_tokens = r.entry_tokens = 1;
-    r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
+    r.units.tokens = r.units.entry_tokens = 1;
+    r.region.n_select =
+        std::max(0, r.region.budget - r.region.sink - std::max(1, r.region.recent - plan.lists->partition.largest + 1));
   } else if (attends_by_token(plan)) {
     const std::int32_t p = plan.rules.unit_tokens;
-    r.unit_tokens = 1, r.select_tokens = p, r.entry_tokens = std::max(p, plan.rules.entry_tokens);
-    const std::int32_t window = p == 1 ? std::max(r.recent, 1) : std::max(r.recent, r.entry_tokens);
-    r.n_select = std::max(0, r.budget - r.sink - window) / p * p;
+    r.units.tokens = 1, r.units.select_tokens = p, r.units.entry_tokens = std::max(p, plan.rules.entry_tokens);
+    const std::int32_t window = p == 1 ? std::max(r.region.recent, 1) : std::max(r.region.recent, r.units.entry_tokens);
+    r.region.n_select = std::max(0, r.region.budget - r.region.sink - window) / p * p;
   } else {
     // With two-part attention the table has pages for all local tokens, and attention masks the others.
     if (attends_in_two_parts(plan) && !plan.layer_selection)
-      r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
-    r.recent = std::max(r.recent, kPageTokens);
-    r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
+      r.region.sink = whole_pages(r.region.sink), r.region.recent = whole_pages(r.region.recent) + kPageTokens;
+    r.region.recent = std::max(r.region.recent, kPageTokens);
+    r.region.n_select = std::max(0, (r.region.budget - r.region.sink - r.region.recent) / kPageTokens);
   }
   // A budget set by the prompt may be below sinks and window, which are everything until there are more tokens. The
   // window of lists may temporarily be shorter than `recent`; the budget then selects more.
-  if (plan.recipe.norm && !plan.lists) r.budget = std::max(r.budget, r.sink + r.recent);
+  if (plan.recipe.norm && !plan.lists) r.region.budget = std::max(r.region.budget, r.region.sink + r.region.recent);
   if (!plan.recipe.decode) return r;
-  r.fetch = plan.recipe.decode->unit_fetch;
+  r.units.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_selection) {
     const std::int32_t k = plan.layer_selection->n_units;
-    r.n_select = plan.layer_selection->entropy ? EntropyCut::most(k) : k;
+    r.region.n_select = plan.layer_selection->entropy ? EntropyCut::most(k) : k;
     r.schedule = SlotSchedule::kEveryStep;
     return r;
   }
   r.schedule = plan.reuse == Reuse::kSpeculative ? SlotSchedule::kSpeculative
                : plan.reuse == Reuse::kKept      ? SlotSchedule::kKept
                                                  : SlotSchedule::kEveryStep;
-  r.score = score_of(plan, unfused);
-  r.query_pool = query_pool_of(plan);
-  r.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
+  r.scores.by = score_of(plan, unfused);
+  r.scores.query_pool = query_pool_of(plan);
+  r.scores.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
-  r.pool = plan.pool.scores.value_or(GroupPool::kMean);
-  r.alpha = plan.alpha;
-  if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  r.scores.pool = plan.pool.scores.value_or(GroupPool::kMean);
+  r.scores.alpha = plan.alpha;
+  if (plan.gate) r.gate.kind = gate_of(plan.gate->pool), r.gate.tau = plan.gate->tau;
   if (plan.mass_gate)
-    r.gate = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass, r.eps = plan.mass_gate->eps;
+    r.gate.kind = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass,
+    r.gate.eps = plan.mass_gate->eps;
   const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index);
-  r.page_lse = bits != nullptr && bits->page_score == PageScore::kLogSumExp ? 1 : 0;
-  r.by_size = plan.by_size ? 1 : 0;
-  r.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
-  r.max_reuse = plan.max_reuse;
+  r.scores.page_lse = bits != nullptr && bits->page_score == PageScore::kLogSumExp ? 1 : 0;
+  r.scores.by_size = plan.by_size ? 1 : 0;
+  r.scores.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
+  r.gate.max_reuse = plan.max_reuse;
   r.pools_layer = plan.recipe.decode->select == SelectScope::kLayer ? 1 : 0;
   r.hold = plan.recipe.decode->hold;
   if (const auto* top_p = std::get_if<TopP>(&plan.recipe.decode->cutoff)) r.top_p = top_p->p;
-  r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
+  r.gate.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
 }
 
-SlotRules CudaRetrieval::rules_in(const MethodState& method, std::size_t number) const {
+SelectionPlan CudaRetrieval::selection_plan_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
   const bool by_prompt = plan.recipe.norm && number < selecting_.size();
-  SlotRules r =
-      rules_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget, options_.fit.unfused);
-  r.unit_tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
-  r.turnover = options_.turnover, r.correction = options_.correction;
+  SelectionPlan r = selection_plan_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget,
+                                      options_.fit.unfused);
+  r.units.tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
+  r.injected.turnover = options_.turnover, r.injected.correction = options_.correction;
   return r;
 }
 
@@ -137,24 +139,26 @@ namespace {
 
 // Whether a selection's candidates may be of the group or entry that its step completes: for this step where entries are
 // larger than what leaves the window as one, for the next where the window is short.
-bool may_select_newest(const CudaRetrievalNeeds::Keys& keys, const SlotRules& r) {
+bool may_select_newest(const CudaRetrievalNeeds::Keys& keys, const SelectionPlan& r) {
   const bool speculative = r.schedule == SlotSchedule::kSpeculative;
-  if (keys.entries == EntryKind::kNone) return speculative && keys.group_tokens > 0 && r.recent <= keys.group_tokens;
-  return keys.entry_tokens > r.entry_tokens || (speculative && r.recent < r.entry_tokens + r.select_tokens);
+  if (keys.entries == EntryKind::kNone)
+    return speculative && keys.group_tokens > 0 && r.region.recent <= keys.group_tokens;
+  return keys.entry_tokens > r.units.entry_tokens ||
+         (speculative && r.region.recent < r.units.entry_tokens + r.units.select_tokens);
 }
 
-RetrievalUses uses_of(const Plan& plan, const SlotRules& r) {
+RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
   RetrievalUses u;
   const bool selects = r.schedule != SlotSchedule::kNone;
   u.add(RetrievalUse::kSelects, selects);
   u.add(RetrievalUse::kSpeculative, r.schedule == SlotSchedule::kSpeculative);
   u.add(RetrievalUse::kKeeps, r.schedule == SlotSchedule::kKept);
-  u.add(RetrievalUse::kFused, selects && r.score == SlotScore::kIndex);
-  u.add(RetrievalUse::kUnfused, selects && r.score != SlotScore::kIndex);
-  u.add(RetrievalUse::kProbesBelow, r.probes_below != 0);
-  u.add(RetrievalUse::kLastAsked, r.last_asked != 0);
+  u.add(RetrievalUse::kFused, selects && r.scores.by == SlotScore::kIndex);
+  u.add(RetrievalUse::kUnfused, selects && r.scores.by != SlotScore::kIndex);
+  u.add(RetrievalUse::kProbesBelow, r.scores.probes_below != 0);
+  u.add(RetrievalUse::kLastAsked, r.gate.last_asked != 0);
   u.add(RetrievalUse::kMassGate, plan.mass_gate.has_value());
-  u.add(RetrievalUse::kWholeAttention, r.whole_attention != 0);
+  u.add(RetrievalUse::kWholeAttention, r.scores.whole_attention != 0);
   u.add(RetrievalUse::kPoolsLayers, r.pools_layer != 0);
   u.add(RetrievalUse::kPrunes, r.top_p < 1);
   u.add(RetrievalUse::kBudgetByPrompt, plan.recipe.norm.has_value());
@@ -165,18 +169,18 @@ RetrievalUses uses_of(const Plan& plan, const SlotRules& r) {
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   MNEME_CHECK(host_reason(plan) == nullptr, "{}: no kernel has {}", plan.recipe.name, host_reason(plan));
-  const SlotRules r = rules_of(plan, budget, fit.unfused);
+  const SelectionPlan r = selection_plan_of(plan, budget, fit.unfused);
   Needs n;
   n.uses = uses_of(plan, r);
   const bool selects = n.uses.has(RetrievalUse::kSelects);
-  n.fetch = r.fetch;
+  n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (n.uses.has(RetrievalUse::kUnfused) && (attends_by_token(plan) || has_page_entries(plan))) {
     const DecodeStage& d = *plan.recipe.decode;
     n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
-    n.keys.select_tokens = r.select_tokens;
+    n.keys.select_tokens = r.units.select_tokens;
     n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
                            (std::holds_alternative<Sketch>(d.index) || !scores_boxes_unfused());
   } else if (attends_by_token(plan)) {
@@ -195,10 +199,11 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
   // Sinks, window, selection and spare slots; and everything attended before a selection exists.
-  const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
-                     fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
+  const std::int32_t unit = r.units.tokens,
+                     window = unit == 1 ? std::max(r.region.recent, r.units.entry_tokens) : r.region.recent,
+                     fixed = (r.region.sink + window) / unit, all = (r.region.budget + unit - 1) / unit;
   // The window of a truncated sequence may be shorter.
-  const std::int32_t n_selected = plan.lists ? r.budget - r.sink : r.n_select;
+  const std::int32_t n_selected = plan.lists ? r.region.budget - r.region.sink : r.region.n_select;
   auto spares = static_cast<std::int32_t>(fit.spare * static_cast<float>(n_selected));
   if (n.uses.has(RetrievalUse::kBudgetByPrompt))
     spares = std::clamp(kMaxKvSlots - fixed - n_selected, 0, spares);  // rather than refuse

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
 
@@ -15,12 +15,12 @@ enum class RetrievalUse : std::uint32_t {
   kKeeps = 1 << 2,        // selects at boundaries
   kFused = 1 << 3,        // SlotScore::kIndex
   kUnfused = 1 << 4,      // other scores
-  kProbesBelow = 1 << 5,  // SlotRules::probes_below
-  kLastAsked = 1 << 6,    // SlotRules::last_asked
+  kProbesBelow = 1 << 5,  // SelectionPlan::Scores::probes_below
+  kLastAsked = 1 << 6,    // SelectionPlan::Gate::last_asked
   kMassGate = 1 << 7,
-  kWholeAttention = 1 << 8,   // SlotRules::whole_attention
-  kPoolsLayers = 1 << 9,      // SlotRules::pools_layer
-  kPrunes = 1 << 10,          // SlotRules::top_p
+  kWholeAttention = 1 << 8,   // SelectionPlan::Scores::whole_attention
+  kPoolsLayers = 1 << 9,      // SelectionPlan::pools_layer
+  kPrunes = 1 << 10,          // SelectionPlan::top_p
   kNewest = 1 << 11,          // a selection may be from a group or an entry that its step completes
   kBudgetByPrompt = 1 << 12,  // prompts determine the budgets of their layers
 };
@@ -43,7 +43,7 @@ struct CudaRetrievalNeeds {
     bool by_token = false;
     EntryKind entries = EntryKind::kNone;
     std::int32_t entry_tokens = 0, entry_rank = 0;
-    std::int32_t select_tokens = 1;  // SlotRules::select_tokens
+    std::int32_t select_tokens = 1;  // SelectionPlan::Units::select_tokens
     // A fused selection by entries: tokens by sketches (UnfusedSelect::token_scratch), pages of 32 by sketches
     // (UnfusedSelect::sketch_pages), or pages of another size by their boxes (SelectPages::scored).
     bool fused_entries = false;
@@ -61,7 +61,7 @@ struct CudaRetrievalNeeds {
   std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
-  std::int32_t fetch = 1;                    // SlotRules::fetch
+  std::int32_t fetch = 1;                    // SelectionPlan::Units::fetch
   RetrievalUses uses;
 
   // Requires  goes_with(other), or this one is new.

@@ -16,10 +16,10 @@ constexpr std::int32_t kDenseCtasPerHead = 4;
 
 // Tokens that a row of n attends in a layer that selects, as the kernels compute it; n is above the budget. grouped:
 // start of the window of lists; -1: units are not lists.
-std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std::int32_t grouped) {
-  if (r.schedule != SlotSchedule::kNone && grouped >= 0) return std::max(r.budget, r.sink + n - grouped);
+std::int32_t CudaRetrieval::attended_by(const SelectionPlan& r, std::int32_t n, std::int32_t grouped) {
+  if (r.schedule != SlotSchedule::kNone && grouped >= 0) return std::max(r.region.budget, r.region.sink + n - grouped);
   const PageRegion region = page_region(r, n);
-  return r.sink + region.n_select * r.unit_tokens + n - region.window * r.unit_tokens;
+  return r.region.sink + region.n_select * r.units.tokens + n - region.window * r.units.tokens;
 }
 
 // Builds the index of tokens [first, stop); the last page's box may be open.
@@ -33,7 +33,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                               .stop = stop / each,
                               .key_slot = key_slot,
                               .key_layer = key_layer};
-  if (view_.entries.summarised()) {
+  if (view_.index.entries.summarised()) {
     build_summaries(complete, stop, keys, context);
     return;
   }
@@ -42,7 +42,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
     return;
   }
   if (needs_.two_parts || needs_.keys.by_token) return;  // built by index_keys(), or not needed
-  if (view_.group_tokens > 0) {
+  if (view_.index.group_tokens > 0) {
     build_one_bit_cuda(complete, view_, keys, context);
     return;
   }
@@ -91,22 +91,22 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
   begin_seq_slot(seq_slot, cache, plan, stream);
   p.layers.resize(std::max<std::size_t>(selecting_.size(), 1));
   bool changed = false;
-  SlotRules rules;
+  SelectionPlan selection;
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
-    if (i == 0 || plan.recipe.norm) rules = rules_in(method, i);
-    if (p.layers[i].rules == rules) continue;
-    p.layers[i].rules = rules;
+    if (i == 0 || plan.recipe.norm) selection = selection_plan_in(method, i);
+    if (p.layers[i].plan == selection) continue;
+    p.layers[i].plan = selection;
     changed = true;
   }
   if (!changed) return p;
   p.decoded = -1;
   if (selecting_.empty()) return p;
   stream.synchronize();  // the host copy may be in flight
-  auto* here = host_rules_.as<SlotRules>() + seq_slot;
+  auto* here = host_plans_.as<SelectionPlan>() + seq_slot;
   for (std::size_t i = 0; i < selecting_.size(); ++i)
-    here[i * static_cast<std::size_t>(options_.n_seq_slots)] = p.layers[i].rules;
-  const std::size_t pitch = static_cast<std::size_t>(options_.n_seq_slots) * sizeof(SlotRules);
-  copy_rows(view_.rules + seq_slot, pitch, here, pitch, sizeof(SlotRules), selecting_.size(), stream);
+    here[i * static_cast<std::size_t>(options_.n_seq_slots)] = p.layers[i].plan;
+  const std::size_t pitch = static_cast<std::size_t>(options_.n_seq_slots) * sizeof(SelectionPlan);
+  copy_rows(view_.plans + seq_slot, pitch, here, pitch, sizeof(SelectionPlan), selecting_.size(), stream);
   return p;
 }
 
@@ -148,17 +148,17 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   build_before(row, pages, stream);
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
     SeqSlotLayer& layer = p.layers[i];
-    const bool everything = n <= layer.rules.budget, reset = !goes_on || everything != layer.everything;
+    const bool everything = n <= layer.plan.region.budget, reset = !goes_on || everything != layer.everything;
     const std::int32_t grouped =
         plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : -1;
     if (reset && i < selecting_.size())
-      fill_slots_cuda(seq_slot, n, layer.rules, view_, of_heads(pages), selecting_[i], static_cast<std::int32_t>(i),
+      fill_slots_cuda(seq_slot, n, layer.plan, view_, of_heads(pages), selecting_[i], static_cast<std::int32_t>(i),
                       context);
     layer.everything = everything;
     layer.reset = reset ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
     layer.attended = everything    ? n
                      : two_parts() ? plan.rules.sink + n - region_at(plan.rules, n).recent_from
-                                   : attended_by(layer.rules, n, grouped);
+                                   : attended_by(layer.plan, n, grouped);
   }
   if (by_layer()) {
     if (key_index_) key_index_->reserve(seq_slot, n, stream);
@@ -168,7 +168,7 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   if (pre_rope_keys() && !goes_on) fill_ring(seq_slot, n - 1, plan.rules.recent, pages, context);
   p.decoded = n;
   row.reset = p.layers.front().reset, row.attended_tokens = p.layers.front().attended;
-  if (two_parts()) row.parts = parts_of(plan, p.layers.front().rules, n);
+  if (two_parts()) row.parts = parts_of(plan, p.layers.front().plan, n);
   if (layer_rows_.size() == 0) return;
   auto* rows = host_layer_rows_.as<std::int32_t>() + row.number;
   for (std::size_t i = 0; i < selecting_.size(); ++i) {

@@ -7,7 +7,7 @@ namespace mneme {
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
   copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
-  if (host_units_.size() > 0) copy_bytes(host_units_.data(), view_.lists.n_units, host_units_.size(), stream);
+  if (host_units_.size() > 0) copy_bytes(host_units_.data(), view_.index.lists.n_units, host_units_.size(), stream);
   if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
@@ -19,17 +19,17 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   // A cosine gate flags all query heads of a KV head at once.
   const std::int64_t at_once = uses(RetrievalUse::kMassGate) ? 1 : view_.shared, heads = view_.n_kv_heads;
   if (!s.gate_checks.empty()) s.gate_checks[0] += checks / at_once, s.corrections[0] += moved / at_once;
-  if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
-    const std::int64_t reset = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
-                               : p.rules.schedule == SlotSchedule::kEveryStep || p.reset != 0 ? heads
-                                                                                              : moved;
+  if (!p.everything && p.plan.schedule != SlotSchedule::kNone) {
+    const std::int64_t reset = p.plan.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
+                               : p.plan.schedule == SlotSchedule::kEveryStep || p.reset != 0 ? heads
+                                                                                             : moved;
     s.selections += reset;
     s.reused += heads - reset;
   }
   s.sparse_steps += p.everything ? 0 : 1;
   s.index_bytes_read += index_bytes_read(row, layer, gained);
   // Units of several tokens that are fetched one by one are counted as units.
-  const auto units = [&](std::uint64_t n) { return static_cast<std::int64_t>(n) / p.rules.select_tokens; };
+  const auto units = [&](std::uint64_t n) { return static_cast<std::int64_t>(n) / p.plan.units.select_tokens; };
   s.selected_units += units(gained.selected);
   s.missing_units += units(gained.missing);
   s.recalled_units += units(gained.missing + gained.neighbours);

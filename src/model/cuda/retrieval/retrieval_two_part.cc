@@ -83,7 +83,7 @@ void CudaRetrieval::fill_ring(std::int32_t seq_slot, std::int32_t n_tokens, std:
 }
 
 // Parts of a row at position n - 1. In a table of cache slots, window tokens follow the sinks directly.
-CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n) const {
+CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SelectionPlan& slots, std::int32_t n) const {
   const bool everything = n <= plan.rules.budget, pre_rope = plan.key_basis == KeyBasis::kPreRope;
   const std::int32_t outside = std::max(0, n - plan.rules.recent);
   TwoParts p{.local_from = everything && !pre_rope ? 0
@@ -96,8 +96,8 @@ CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SlotRule
              .local_from_dense = pre_rope ? outside : 0,
              .remote_to_dense = pre_rope ? outside : 0};
   if (everything || pre_rope) return p;
-  const std::int32_t sinks = slots.sink / kPageTokens,
-                     window = std::max(sinks, (n + kPageTokens - 1) / kPageTokens - slots.recent / kPageTokens),
+  const std::int32_t sinks = slots.region.sink / kPageTokens,
+                     window = std::max(sinks, (n + kPageTokens - 1) / kPageTokens - slots.region.recent / kPageTokens),
                      left_out = (window - sinks) * kPageTokens;
   p.local_from -= left_out, p.local_to -= left_out;
   return p;

@@ -15,8 +15,8 @@ std::int32_t clusters_of(std::int32_t n_tokens, const ClusterUnit& rules) {
 
 }  // namespace
 
-CudaUnitLists::CudaUnitLists(const KvSlots& slots)
-    : slots_(slots), built_(static_cast<std::size_t>(slots.n_seq_slots) * static_cast<std::size_t>(slots.n_layers)) {}
+CudaUnitLists::CudaUnitLists(const DeviceCache& cache)
+    : cache_(cache), built_(static_cast<std::size_t>(cache.n_seq_slots) * static_cast<std::size_t>(cache.n_layers)) {}
 
 std::int32_t CudaUnitLists::most_units(std::int32_t each, std::int64_t max_context) {
   return static_cast<std::int32_t>(std::min(max_context / each + max_context / 32 + 64, max_context + 1));
@@ -24,7 +24,7 @@ std::int32_t CudaUnitLists::most_units(std::int32_t each, std::int64_t max_conte
 
 void CudaUnitLists::forget(std::int32_t seq_slot, const Stream& stream) {
   join(stream);
-  for (std::int32_t l = 0; l < slots_.n_layers; ++l) built(seq_slot, l) = {};
+  for (std::int32_t l = 0; l < cache_.n_layers; ++l) built(seq_slot, l) = {};
 }
 
 void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
@@ -38,15 +38,15 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
     join(stream);
     b.ranges.resize(same), b.units.resize(same);
     b.sink = sink;
-    truncate_units_cuda(layer.seq_slot, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, slots_,
+    truncate_units_cuda(layer.seq_slot, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, cache_,
                         {.stream = stream.get()});
   }
   for (const UnitRange& range : wanted.subspan(same)) {
     const std::int32_t units = (b.units.empty() ? 0 : b.units.back()) +
                                (range.clusters ? clusters_of(range.end - range.begin, plan.lists->clusters) : 1);
-    if (units > slots_.lists.max_units)
+    if (units > cache_.index.lists.max_units)
       fail(ErrorKind::kResource, "{} clusters and segments of a sequence; the device has room for {}", units,
-           slots_.lists.max_units);
+           cache_.index.lists.max_units);
     b.ranges.push_back(range);
     b.units.push_back(units);
     if (range.clusters) {
@@ -68,14 +68,14 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
 
 CudaUnitLists::StagingBuffer& CudaUnitLists::next_staging(const ClusterUnit& rules) {
   const std::int32_t most = std::min(rules.block, kMaxKmeansTokens), clusters = clusters_of(most, rules),
-                     heads = slots_.n_kv_heads;
+                     heads = cache_.n_kv_heads;
   const std::size_t tokens = static_cast<std::size_t>(heads) * static_cast<std::size_t>(most),
-                    kmeans = kmeans_scratch_bytes(heads, most, slots_.head_dim, clusters);
+                    kmeans = kmeans_scratch_bytes(heads, most, cache_.head_dim, clusters);
   std::optional<StagingBuffer>& t = staging_[round_++ % staging_.size()];
   if (t && t->clusters.size() >= tokens * 2 && t->kmeans.size() >= kmeans) return *t;
   if (t) t->done.synchronize();
   t.emplace();
-  t->keys = DeviceBuffer(tokens * list_dim(slots_.head_dim) * 2, "keys that are clustered");
+  t->keys = DeviceBuffer(tokens * list_dim(cache_.head_dim) * 2, "keys that are clustered");
   t->clusters = DeviceBuffer(tokens * 2, "clusters of tokens");
   t->kmeans = DeviceBuffer(kmeans, "k-means");
   t->counts = DeviceBuffer(append_clusters_scratch_bytes(heads, most), "sizes of clusters");
@@ -100,10 +100,10 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
   const bool alone = n_clusters == n;  // one cluster per token
   if (!alone)
     kmeans_cuda({.keys = t.keys.data(),
-                 .n_heads = slots_.n_kv_heads,
+                 .n_heads = cache_.n_kv_heads,
                  .n = n,
-                 .head_dim = slots_.head_dim,
-                 .f16 = slots_.f16,
+                 .head_dim = cache_.head_dim,
+                 .f16 = cache_.f16,
                  .n_clusters = n_clusters,
                  .iterations = rules.iterations,
                  .metric = rules.metric,
@@ -119,13 +119,13 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
                         .keys = t.keys.data(),
                         .cluster = alone ? nullptr : t.clusters.as<std::uint16_t>(),
                         .scratch = t.counts.data()},
-                       slots_, beside);
+                       cache_, beside);
   t.done.record(side_);
   side_busy_ = true;
 }
 
 void CudaUnitLists::close_segments(const KvTables& keys, const Stream& stream) {
-  append_segments_cuda(segments_, slots_, keys, {.stream = stream.get()});
+  append_segments_cuda(segments_, cache_, keys, {.stream = stream.get()});
   segments_.clear();
 }
 

@@ -22,8 +22,8 @@ namespace mneme {
 
 class CudaUnitLists {
  public:
-  // For `slots`, whose list memory is allocated.
-  explicit CudaUnitLists(const KvSlots& slots);
+  // For `cache`, whose list memory is allocated.
+  explicit CudaUnitLists(const DeviceCache& cache);
 
   // Maximum number of units of a sequence: consecutive ones of `each` tokens, the smallest size, plus remainders of
   // prompts.
@@ -60,10 +60,10 @@ class CudaUnitLists {
                const Stream& stream);
   StagingBuffer& next_staging(const ClusterUnit& rules);
   Built& built(std::int32_t seq_slot, std::int32_t slot_layer) {
-    return built_[static_cast<std::size_t>(seq_slot * slots_.n_layers + slot_layer)];
+    return built_[static_cast<std::size_t>(seq_slot * cache_.n_layers + slot_layer)];
   }
 
-  KvSlots slots_;
+  DeviceCache cache_;
   std::vector<Built> built_;       // by sequence slot and layer
   std::vector<Segment> segments_;  // collected
   std::array<std::optional<StagingBuffer>, 2> staging_;

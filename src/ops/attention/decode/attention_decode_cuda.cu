@@ -1,7 +1,7 @@
 // Decode attention over pages.
 #include <algorithm>
 
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 #include "src/ops/attention/decode/attention_decode.cuh"
 
 namespace mneme {

@@ -69,10 +69,10 @@ template <int kDim, int kTiles>
 __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& item, const Queries<kDim>& q,
                                             const Pages& pages, PageParts& parts, float* scores, std::int64_t width,
                                             float2 (&of_heads)[kMaxGroup]) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, rank = p.s.entries.rank;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, rank = p.s.index.entries.rank;
   Heads<kTiles, 1> heads;
-  heads.load(item.terms, p.group, rank, item.rules.alpha);
-  const float alpha = item.rules.alpha, inverse = 1.0f / alpha;
+  heads.load(item.terms, p.group, rank, item.plan.scores.alpha);
+  const float alpha = item.plan.scores.alpha, inverse = 1.0f / alpha;
   const int step = kWarps * kPages;
   float most[kTiles], sum[kTiles];  // over the lane's pages
 #pragma unroll
@@ -118,12 +118,12 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
 // Prefetches the share's entries to L2 while the preceding kernel runs: which are read does not depend on it.
 __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOfSlots& r, int number, int rank,
                                                int blocks) {
-  if (!r.sparse || p.when != SelectWhen::kNow || r.rules.schedule == SlotSchedule::kKept) return;
-  const int kv_head = number % p.s.n_kv_heads, each = r.rules.unit_tokens == 1 ? kTokens : 1;
-  const PageRegion region = page_region(r.rules, r.length);
+  if (!r.sparse || p.when != SelectWhen::kNow || r.plan.schedule == SlotSchedule::kKept) return;
+  const int kv_head = number % p.s.n_kv_heads, each = r.plan.units.tokens == 1 ? kTokens : 1;
+  const PageRegion region = page_region(r.plan, r.length);
   const int first = region.first / each, n = region.last / each - first;
   const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.slot_layer, r.seq_slot, kv_head), n, rank, blocks);
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const Pages pages(e.data + (at.index * e.most + first + at.begin) * static_cast<std::int64_t>(e.bytes), e.bytes,
                     at.own, nullptr);
   for (int page = first_page(); page < at.own; page += kWarps * kPages) pages.prefetch(page);
@@ -133,8 +133,9 @@ __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOf
 __device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const RowOfSlots& r, int number) {
   if (!r.sparse || !by_mass(r)) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, number % p.s.n_kv_heads);
-  prefetch_lines(p.s.selected_ids[1] + index * p.s.max_listed, p.s.max_listed * static_cast<int>(sizeof(std::int32_t)));
-  prefetch_lines(p.s.n_selected[1] + index, static_cast<int>(sizeof(std::int32_t)));
+  prefetch_lines(p.s.selection.ids[1] + index * p.s.max_listed,
+                 p.s.max_listed * static_cast<int>(sizeof(std::int32_t)));
+  prefetch_lines(p.s.selection.n[1] + index, static_cast<int>(sizeof(std::int32_t)));
 }
 
 // ---- what the query heads add to all pages (HeadTerms), in parts by the blocks of the cluster. In few instructions: between
@@ -222,7 +223,7 @@ __device__ __forceinline__ void fixed_part(const UnfusedArgs& p, const Item& ite
       mma<ReadAs<T>>(c, query_of<T>(q.of_lanes[i][lane].x), 0, query_of<T>(q.of_lanes[i][lane].y), 0, k[i].x, k[i].y);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      if (first + 2 * t + i < tokens.stop) add_sum(most, sum, item.rules.alpha * c[i], 1.0f);
+      if (first + 2 * t + i < tokens.stop) add_sum(most, sum, item.plan.scores.alpha * c[i], 1.0f);
   }
 #pragma unroll
   for (int d = 1; d < 4; d *= 2) add_sum(most, sum, __shfl_xor_sync(~0u, most, d), __shfl_xor_sync(~0u, sum, d));
@@ -243,7 +244,7 @@ __device__ __forceinline__ void fixed_part(const UnfusedArgs& p, const Item& ite
 template <int kDim, int kMost>
 __device__ __forceinline__ void cluster_terms(const UnfusedArgs& p, const Item& item, const Queries<kDim>& q,
                                               float* queries, TermParts<kMost>& parts, int first, int stop) {
-  const auto* from = reinterpret_cast<const std::uint32_t*>(p.s.last_q) + item.index * p.group * (kDim / 2);
+  const auto* from = reinterpret_cast<const std::uint32_t*>(p.s.selection.last_q) + item.index * p.group * (kDim / 2);
   for (int i = threadIdx.x; i < p.group * (kDim / 2); i += kThreads) {
     const std::uint32_t two = __ldcg(from + i);
     reinterpret_cast<float2*>(queries)[i] = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(two));
@@ -256,7 +257,7 @@ __device__ __forceinline__ void cluster_terms(const UnfusedArgs& p, const Item& 
   }
   cluster_arrive();
 #pragma unroll 1
-  for (int part = first; part < stop && item.rules.whole_attention != 0; ++part) {
+  for (int part = first; part < stop && item.plan.scores.whole_attention != 0; ++part) {
     if (p.s.codes != KvCodes::kNone) {
       fixed_part<EightBit>(p, item, q, part, parts);
     } else if (p.s.f16) {
@@ -299,10 +300,10 @@ __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_
   __syncthreads();
   const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, shape.blocks);
   float* scores = selects ? reinterpret_cast<float*>(memory + shape.keys) : item.scores + at.begin;
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const Pages pages(entries_of(p, item) + std::int64_t{item.first + at.begin} * e.bytes, e.bytes, at.own, memory);
   pages.fetch_first(first_page(), kWarps * kPages);
-  q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * kDim, p.group);
+  q.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * kDim, p.group);
   if (selects) cluster_terms(p, item, q, scores, terms, first_part, stop_part);
   __syncthreads();
   const int warp = threadIdx.x / kWarp;
@@ -325,7 +326,7 @@ bool select_as(const UnfusedArgs& a, const CudaContext& context) {
     return bytes;
   }();
   static const int most = most_cluster(kernel, kThreads, kMaxSelectBlocks);
-  const UnitEntries& e = a.s.entries;
+  const UnitEntries& e = a.s.index.entries;
   const int items = a.rows.n * a.s.n_kv_heads, blocks = blocks_for(items, most),
             rings = kWarps * kRing * stage_bytes(e.bytes);
   Shape shape{.blocks = blocks,

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   __shared__ __align__(16) float queries[sketches::kHeads * kDim];
   launch_dependents();
   const int item = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const UnitEntries& e = p.s.entries;
+  const UnitEntries& e = p.s.index.entries;
   const int n_warps = static_cast<int>(gridDim.x) * kScanWarps, part = static_cast<int>(blockIdx.x) * kScanWarps + warp,
             step = n_warps * kPages;
   const RowInfo info = cuda::tokens::row_info(p, item / p.s.n_kv_heads);  // there before the step's first kernel
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   pages.fetch_first(part * kPages, step);
   Heads<kTiles, kMaxSketchRank / 16> heads;
   const float alpha = info.alpha;
-  q.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim, p.group);
+  q.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + index * p.group * kDim, p.group);
   __syncthreads();
   if (p.terms_of_scan) terms.compute(p, q, queries);
   heads.load(terms.item.terms, p.group, e.rank, alpha);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
 }
 
 // Thread blocks of a KV head, where `items` KV heads are scanned at once.
-int blocks_of(const KvSlots& s, int items) {
+int blocks_of(const DeviceCache& s, int items) {
   const int stages = (s.max_pages + kPages - 1) / kPages;
   return std::clamp(2 * sm_count() / items, 1, std::max(1, stages / kScanWarps));
 }
@@ -169,7 +169,7 @@ int blocks_of(const KvSlots& s, int items) {
 template <int kDim, int kTiles>
 void scan_as(const Args& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
-  const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.entries.bytes));
+  const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.index.entries.bytes));
   allow_shared(scan_kernel<kDim, kTiles>, bytes, allowed, "the shared memory of a scan of sketches");
   const int items = a.rows.n * a.s.n_kv_heads,
             blocks = std::min(blocks_of(a.s, items), a.terms_of_scan ? kMaxCluster : std::numeric_limits<int>::max());
@@ -180,7 +180,7 @@ void scan_as(const Args& a, const CudaContext& context) {
 
 }  // namespace
 
-bool scan_computes_terms(const KvSlots& s, std::int32_t n_rows) {
+bool scan_computes_terms(const DeviceCache& s, std::int32_t n_rows) {
   static const int most = most_cluster(scan_kernel<128, 1>, kThreads, kMaxCluster);
   return most == kMaxCluster && blocks_of(s, n_rows * s.n_kv_heads) <= kMaxCluster;
 }

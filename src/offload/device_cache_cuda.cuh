@@ -4,45 +4,45 @@
 
 #include "src/cuda/common.cuh"
 #include "src/kv/kv_tables_cuda.cuh"
-#include "src/offload/kv_slots_cuda.h"
+#include "src/offload/device_cache_cuda.h"
 #include "src/offload/slot_region.h"
 
 namespace mneme::cuda {
 
-// KvSlots for a kernel of one layer; `rules` is then [seq slots]. Indexing by layer on the device cost the recall of
+// DeviceCache for a kernel of one layer; `plans` is then [seq slots]. Indexing by layer on the device cost the recall of
 // pages, which has no register to spare, 16 bytes of stack.
-inline KvSlots of_layer(KvSlots s, int layer) {
-  s.rules += static_cast<std::ptrdiff_t>(layer) * s.n_seq_slots;
+inline DeviceCache of_layer(DeviceCache s, int layer) {
+  s.plans += static_cast<std::ptrdiff_t>(layer) * s.n_seq_slots;
   return s;
 }
 
-__device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, int seq_slot) {
+__device__ __forceinline__ std::int64_t kept_index(const DeviceCache& s, int layer, int seq_slot) {
   return static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot;
 }
 // The same for units that are lists: tokens in no list are in the window, and n_select counts tokens.
-__device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRules& r, int layer, int seq_slot,
+__device__ __forceinline__ PageRegion region_of(const DeviceCache& s, const SelectionPlan& r, int layer, int seq_slot,
                                                 int length) {
-  if (s.lists.max_units == 0 || r.schedule == SlotSchedule::kNone) return page_region(r, length);
+  if (s.index.lists.max_units == 0 || r.schedule == SlotSchedule::kNone) return page_region(r, length);
   PageRegion p;
-  p.first = r.sink;
-  p.window = p.last = max(r.sink, __ldcg(s.lists.grouped + kept_index(s, layer, seq_slot)));
+  p.first = r.region.sink;
+  p.window = p.last = max(r.region.sink, __ldcg(s.index.lists.grouped + kept_index(s, layer, seq_slot)));
   p.stop = length;
-  p.n_select = max(0, r.budget - r.sink - (length - p.window));
+  p.n_select = max(0, r.region.budget - r.region.sink - (length - p.window));
   return p;
 }
 
 // Bytes of a token's keys and values; of a unit's.
-__device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
+__device__ __forceinline__ std::int64_t token_bytes(const DeviceCache& s) {
   return kv_token_bytes(s.codes, s.head_dim);
 }
 // Bytes of a box [hi: D | lo: D].
-__device__ __forceinline__ std::int64_t box_bytes(const KvSlots& s) {
+__device__ __forceinline__ std::int64_t box_bytes(const DeviceCache& s) {
   return std::int64_t{4} * s.head_dim;
 }
-__device__ __forceinline__ std::int64_t unit_bytes(const KvSlots& s) {
+__device__ __forceinline__ std::int64_t unit_bytes(const DeviceCache& s) {
   return token_bytes(s) * s.unit_tokens;
 }
-__device__ __forceinline__ std::int32_t max_units(const KvSlots& s) {
+__device__ __forceinline__ std::int32_t max_units(const DeviceCache& s) {
   return s.max_pages * (kKvPageTokens / s.unit_tokens);
 }
 // KV head of the model whose keys and values a head of the cache slots has.
@@ -64,17 +64,17 @@ __device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_t
   return block_number(t, layer, seq_slot, kv_head, unit / kKvPageTokens) * kKvPageTokens + unit % kKvPageTokens;
 }
 
-__device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, int seq_slot, int kv_head) {
+__device__ __forceinline__ std::int64_t slot_index(const DeviceCache& s, int layer, int seq_slot, int kv_head) {
   return (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * s.n_kv_heads + kv_head;
 }
 
 // Address, in its cache slot, of a window token (or of any token while all are attended) of a sequence of `length`
 // tokens.
-__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, const SlotRules& rules, int layer, int seq_slot,
-                                                     int kv_head, int position, int length) {
+__device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const SelectionPlan& plan, int layer,
+                                                     int seq_slot, int kv_head, int position, int length) {
   int slot = position / s.unit_tokens;
-  if (length > rules.budget) slot = rules.sink / s.unit_tokens + slot % window_slots(rules);
-  return s.slots + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * unit_bytes(s) +
+  if (length > plan.region.budget) slot = plan.region.sink / s.unit_tokens + slot % window_slots(plan);
+  return s.slots.data + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * unit_bytes(s) +
          position % s.unit_tokens * token_bytes(s);
 }
 
@@ -90,52 +90,53 @@ __device__ __forceinline__ std::uint32_t hash_random(std::uint32_t a, std::uint3
 
 // A row of slots returned by of_layer().
 struct RowOfSlots {
-  SlotRules rules;
+  SelectionPlan plan;
   int seq_slot, length, reset_bits;
   bool reset;
   bool sparse;  // the row selects, or attends a window only
 };
-__device__ __forceinline__ RowOfSlots row_at(const KvSlots& s, const SlotRows& rows, int row) {
+__device__ __forceinline__ RowOfSlots row_at(const DeviceCache& s, const SlotRows& rows, int row) {
   RowOfSlots r;
   r.seq_slot = rows.seq_slots[row], r.length = rows.lengths[row];
   r.sparse = false;
   if (r.seq_slot < 0) return r;
-  r.rules = s.rules[r.seq_slot];
+  r.plan = s.plans[r.seq_slot];
   r.reset_bits = rows.reset[row];
   r.reset = r.reset_bits != 0;
-  r.sparse = r.length > r.rules.budget;
+  r.sparse = r.length > r.plan.region.budget;
   return r;
 }
 
 // One thread. Where tokens have no cache slots and the step attends a speculative selection: lists the step's own token
 // last.
-__device__ __forceinline__ void list_newest(const KvSlots& s, const KvTables& pages, int layer, int slot_layer,
+__device__ __forceinline__ void list_newest(const DeviceCache& s, const KvTables& pages, int layer, int slot_layer,
                                             const RowOfSlots& r, int kv_head) {
-  const PageRegion region = page_region(r.rules, r.length);
+  const PageRegion region = page_region(r.plan, r.length);
   const int last = region.first + region.n_select + region.stop - region.window - 1;
-  s.listed[slot_index(s, slot_layer, r.seq_slot, kv_head) * s.max_listed + last] =
+  s.slots.listed[slot_index(s, slot_layer, r.seq_slot, kv_head) * s.max_listed + last] =
       unit_token(pages, 1, layer, r.seq_slot, kv_head, r.length - 1);
 }
 
 // Whether n cosines, given their sum, maximum and minimum, are below the gate's threshold.
-__device__ __forceinline__ bool below_tau(const SlotRules& rules, int n, float sum, float most, float least, bool nan) {
-  const float pooled = rules.gate == SlotGate::kMean  ? sum / static_cast<float>(n)
-                       : rules.gate == SlotGate::kMax ? most
-                                                      : least;
-  return nan || !(pooled >= rules.tau);
+__device__ __forceinline__ bool below_tau(const SelectionPlan& plan, int n, float sum, float most, float least,
+                                          bool nan) {
+  const float pooled = plan.gate.kind == SlotGate::kMean  ? sum / static_cast<float>(n)
+                       : plan.gate.kind == SlotGate::kMax ? most
+                                                          : least;
+  return nan || !(pooled >= plan.gate.tau);
 }
 
 // Whether a layer's queries moved too far. Called by a whole warp.
-__device__ __forceinline__ bool layer_moved(const KvSlots& s, const RowOfSlots& r, int layer) {
+__device__ __forceinline__ bool layer_moved(const DeviceCache& s, const RowOfSlots& r, int layer) {
   const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  if (r.rules.correction >= 0)
+  if (r.plan.injected.correction >= 0)
     return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at)) >> 8) *
                0x1p-24f <
-           r.rules.correction;
+           r.plan.injected.correction;
   float sum = 0, most = -2, least = 2;
   bool nan = false;
   for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) {
-    const float v = __ldcg(s.cosine + at * s.n_heads + h);
+    const float v = __ldcg(s.selection.cosine + at * s.n_heads + h);
     nan = nan || isnan(v);
     sum += v, most = fmaxf(most, v), least = fminf(least, v);
   }
@@ -145,7 +146,7 @@ __device__ __forceinline__ bool layer_moved(const KvSlots& s, const RowOfSlots& 
     most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
     least = fminf(least, __shfl_xor_sync(~0u, least, d));
   }
-  return below_tau(r.rules, s.n_heads, sum, most, least, __any_sync(~0u, nan));
+  return below_tau(r.plan, s.n_heads, sum, most, least, __any_sync(~0u, nan));
 }
 
 // What a layer with kept selections does in a step. Computed by a whole warp, before the step's recall_units_cuda.
@@ -153,16 +154,16 @@ struct KeptStep {
   bool asked, moved;  // the gate was evaluated; it flagged
   bool makes;         // selects with this step's query
 };
-__device__ __forceinline__ KeptStep kept_step(const KvSlots& s, const RowOfSlots& r, int layer) {
+__device__ __forceinline__ KeptStep kept_step(const DeviceCache& s, const RowOfSlots& r, int layer) {
   KeptStep k;
   k.asked = (r.reset_bits & kNoQuery) == 0;
   k.moved = k.asked && layer_moved(s, r, layer);
   k.makes = false;
   if (!r.sparse) return k;
-  const KeptSelection& kept = s.kept[kept_index(s, layer, r.seq_slot)];
-  const bool worn = r.rules.max_reuse > 0 && __ldcg(&kept.reused) >= r.rules.max_reuse;
+  const KeptSelection& kept = s.selection.kept[kept_index(s, layer, r.seq_slot)];
+  const bool worn = r.plan.gate.max_reuse > 0 && __ldcg(&kept.reused) >= r.plan.gate.max_reuse;
   // A selection made just above the budget may be too short for a step with a shorter window.
-  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.rules, layer, r.seq_slot, r.length).n_select;
+  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.plan, layer, r.seq_slot, r.length).n_select;
   k.makes = r.reset || k.moved || worn || too_short;
   return k;
 }
@@ -170,44 +171,46 @@ __device__ __forceinline__ void add_count(std::uint64_t& to, int n) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(n));
 }
 // Publishes the decision for recall_units_cuda and counts. One warp per launch, row and layer.
-__device__ __forceinline__ void record_kept_step(const KvSlots& s, const RowOfSlots& r, int layer, const KeptStep& k) {
+__device__ __forceinline__ void record_kept_step(const DeviceCache& s, const RowOfSlots& r, int layer,
+                                                 const KeptStep& k) {
   if (threadIdx.x % kWarp != 0) return;
   const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  s.kept[at].made_now = k.makes ? s.kept[at].n_made + 1 : 0;
+  s.selection.kept[at].made_now = k.makes ? s.selection.kept[at].n_made + 1 : 0;
   if (k.asked) add_count(s.counts[at].checks, 1);
   if (k.moved) add_count(s.counts[at].corrections, 1);
   if (k.makes) add_count(s.counts[at].made, 1);
 }
 // Stores the queries that the gate will compare with, where these are the last selection's. One thread block per KV
 // head.
-__device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
+__device__ __forceinline__ void keep_queries(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
                                              const KeptStep& k) {
-  if (s.asked_q == nullptr || r.rules.last_asked == 0 || !(k.makes || !r.sparse)) return;
+  if (s.selection.asked_q == nullptr || r.plan.gate.last_asked == 0 || !(k.makes || !r.sparse)) return;
   const int group = s.n_heads / s.n_kv_heads, words = group * s.head_dim / 8;
   const std::int64_t at = (kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head * group) * s.head_dim / 8;
   for (int i = threadIdx.x; i < words; i += blockDim.x)
-    static_cast<uint4*>(s.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.last_q) + at + i);
+    static_cast<uint4*>(s.selection.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.selection.last_q) + at + i);
 }
 
 // Whether the gate compares the missing mass of this step's selection.
-__device__ __forceinline__ bool by_mass(const SlotRules& r) {
-  return r.schedule == SlotSchedule::kSpeculative && (r.gate == SlotGate::kMass || r.gate == SlotGate::kAttendedMass);
+__device__ __forceinline__ bool by_mass(const SelectionPlan& r) {
+  return r.schedule == SlotSchedule::kSpeculative &&
+         (r.gate.kind == SlotGate::kMass || r.gate.kind == SlotGate::kAttendedMass);
 }
 __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
-  return by_mass(r.rules);
+  return by_mass(r.plan);
 }
 
 // Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.
-__device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
-  if (r.rules.correction >= 0) {
+__device__ __forceinline__ bool moved(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
+  if (r.plan.injected.correction >= 0) {
     const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.seq_slot, kv_head));
     return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f <
-           r.rules.correction;
+           r.plan.injected.correction;
   }
-  if (by_mass(r)) return __ldcg(s.mass + slot_index(s, layer, r.seq_slot, kv_head)) > r.rules.eps;
+  if (by_mass(r)) return __ldcg(s.selection.mass + slot_index(s, layer, r.seq_slot, kv_head)) > r.plan.gate.eps;
   // Of the model's KV head.
   const int group = s.n_heads / s.n_kv_heads * s.shared;
-  const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads +
+  const float* c = s.selection.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads +
                    kv_head / s.shared * group;
   float v[kMaxSlotGroup];  // all loads before the first use
 #pragma unroll
@@ -220,19 +223,20 @@ __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int
     nan = nan || isnan(v[g]);
     sum += v[g], most = fmaxf(most, v[g]), least = fminf(least, v[g]);
   }
-  return below_tau(r.rules, group, sum, most, least, nan);
+  return below_tau(r.plan, group, sum, most, least, nan);
 }
 
 // Whether a KV head attends a selection made with this step's query; for kept selections valid after select_*_cuda.
-__device__ __forceinline__ bool needs_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
-  if (!r.sparse || r.rules.schedule == SlotSchedule::kNone) return false;
-  if (r.rules.schedule == SlotSchedule::kKept) return __ldcg(&s.kept[kept_index(s, layer, r.seq_slot)].made_now) != 0;
-  if (r.rules.schedule == SlotSchedule::kEveryStep || r.reset) return true;
+__device__ __forceinline__ bool needs_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
+  if (!r.sparse || r.plan.schedule == SlotSchedule::kNone) return false;
+  if (r.plan.schedule == SlotSchedule::kKept)
+    return __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].made_now) != 0;
+  if (r.plan.schedule == SlotSchedule::kEveryStep || r.reset) return true;
   return moved(s, r, layer, kv_head);
 }
 // Whether this step's query is scored: some KV head, or the gate, needs it. Called by a whole warp, one lane per head,
 // so that the loads overlap.
-__device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots& r, int layer) {
+__device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfSlots& r, int layer) {
   if (by_mass(r)) return r.sparse;
   bool any = false;
   for (int first = 0; first < s.n_kv_heads; first += kWarp) {
@@ -246,7 +250,7 @@ __device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots
 __device__ __forceinline__ bool selects(const RowOfSlots& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
-  return r.rules.schedule == SlotSchedule::kSpeculative && !(any_now && same_region(r.rules, r.length, r.length + 1));
+  return r.plan.schedule == SlotSchedule::kSpeculative && !(any_now && same_region(r.plan, r.length, r.length + 1));
 }
 
 }  // namespace mneme::cuda

@@ -1,4 +1,4 @@
-// Fixture for tests of kv_slots_cuda.h and one_bit_cuda.h: one layer of some sequences whose units are selected and
+// Fixture for tests of device_cache_cuda.h and one_bit_cuda.h: one layer of some sequences whose units are selected and
 // fetched on the device.
 #pragma once
 
@@ -33,7 +33,7 @@ struct Setup {
   std::int32_t largest = 0;       // nonzero: units are lists, segments of at most this many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool slots = true;                  // false: tokens are attended in their pages
-  std::int32_t spare = 2, fetch = 1;  // cache slots beyond one selection; SlotRules::fetch
+  std::int32_t spare = 2, fetch = 1;  // cache slots beyond one selection; SelectionPlan::Units::fetch
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
@@ -60,7 +60,7 @@ struct World {
   PinnedBuffer host;
   Ids blocks;  // [seq slots][KV heads][max_pages]
   DeviceArray<std::int32_t> blocks_device{0};
-  KvSlots v;
+  DeviceCache v;
   std::vector<DeviceBuffer> memory;
   DeviceArray<std::byte> scratch[2] = {DeviceArray<std::byte>(0), DeviceArray<std::byte>(0)};
 
@@ -84,8 +84,8 @@ struct World {
     v.n_heads = s.kv_heads * s.group;
     v.head_dim = s.head_dim;
     v.unit_tokens = s.unit();
-    v.group_tokens = s.group_tokens;
-    v.mean_abs = s.levels == OneBitLevels::kMeanAbs;
+    v.index.group_tokens = s.group_tokens;
+    v.index.mean_abs = s.levels == OneBitLevels::kMeanAbs;
     v.n_slots =
         s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + s.spare + (s.largest > 0 ? s.recent : 0),
                            s.budget / s.unit())
@@ -98,48 +98,49 @@ struct World {
     const auto heads = static_cast<std::size_t>(s.seq_slots * s.kv_heads),
                pages = static_cast<std::size_t>(s.max_pages), slots = static_cast<std::size_t>(v.n_slots),
                listed = static_cast<std::size_t>(v.max_listed), q = static_cast<std::size_t>(s.seq_slots * v.n_heads);
-    take(&v.slots, heads * slots * v.unit_bytes());
+    take(&v.slots.data, heads * slots * v.unit_bytes());
     if (s.largest > 0) {
-      v.lists.max_units = v.lists.max_tokens = s.max_pages * kKvPageTokens;
-      const auto units = static_cast<std::size_t>(v.lists.max_units);
-      take(&v.lists.centroids, heads * units * v.token_bytes() / 2);
-      take(&v.lists.ends, heads * units * 4);
-      take(&v.lists.members, heads * units * 4);
-      take(&v.lists.n_units, heads * 4);
-      take(&v.lists.grouped, static_cast<std::size_t>(s.seq_slots) * 4);
+      v.index.lists.max_units = v.index.lists.max_tokens = s.max_pages * kKvPageTokens;
+      const auto units = static_cast<std::size_t>(v.index.lists.max_units);
+      take(&v.index.lists.centroids, heads * units * v.token_bytes() / 2);
+      take(&v.index.lists.ends, heads * units * 4);
+      take(&v.index.lists.members, heads * units * 4);
+      take(&v.index.lists.n_units, heads * 4);
+      take(&v.index.lists.grouped, static_cast<std::size_t>(s.seq_slots) * 4);
     } else if (s.group_tokens > 0) {
-      take(&v.keys.codes, one_bit_code_bytes(v, heads));
-      take(&v.keys.levels, one_bit_level_bytes(v, heads));
+      take(&v.index.keys.codes, one_bit_code_bytes(v, heads));
+      take(&v.index.keys.levels, one_bit_level_bytes(v, heads));
     } else if (s.page > 0) {
-      v.entries = {.kind = EntryKind::kMinMaxBox,
-                   .tokens = s.page,
-                   .bytes = 4 * s.head_dim,
-                   .most = (s.max_pages * kKvPageTokens + s.page - 1) / s.page};
-      take(&v.entries.data, (heads * static_cast<std::size_t>(v.entries.most) + kBoxesBeyond) * v.token_bytes());
+      v.index.entries = {.kind = EntryKind::kMinMaxBox,
+                         .tokens = s.page,
+                         .bytes = 4 * s.head_dim,
+                         .most = (s.max_pages * kKvPageTokens + s.page - 1) / s.page};
+      take(&v.index.entries.data,
+           (heads * static_cast<std::size_t>(v.index.entries.most) + kBoxesBeyond) * v.token_bytes());
     } else if (!s.single) {
-      take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
+      take(&v.index.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
-    take(&v.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
-    take(&v.unit_of, heads * slots * 4);
-    take(&v.last_used, heads * slots * 4);
-    for (int i = 0; i < 2; ++i) take(&v.selected_ids[i], heads * listed * 4), take(&v.n_selected[i], heads * 4);
-    take(&v.listed, heads * listed * 4);
-    take(&v.listed_for, heads * 4);
-    take(&v.arrived_for, heads * 4);
-    take(&v.mass, heads * 4);
-    take(&v.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
-    take(&v.cosine, q * 4);
-    take(&v.rules, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotRules));
+    take(&v.slots.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
+    take(&v.slots.unit_of, heads * slots * 4);
+    take(&v.slots.last_used, heads * slots * 4);
+    for (int i = 0; i < 2; ++i) take(&v.selection.ids[i], heads * listed * 4), take(&v.selection.n[i], heads * 4);
+    take(&v.slots.listed, heads * listed * 4);
+    take(&v.slots.listed_for, heads * 4);
+    take(&v.slots.arrived_for, heads * 4);
+    take(&v.selection.mass, heads * 4);
+    take(&v.selection.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
+    take(&v.selection.cosine, q * 4);
+    take(&v.plans, static_cast<std::size_t>(s.seq_slots) * sizeof(SelectionPlan));
     take(&v.counts, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts));
     const bool keeps = s.schedule == SlotSchedule::kKept;
-    if (keeps) take(&v.kept, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection));
-    const std::vector<SlotRules> rules(static_cast<std::size_t>(s.seq_slots), this->rules());
+    if (keeps) take(&v.selection.kept, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection));
+    const std::vector<SelectionPlan> plan(static_cast<std::size_t>(s.seq_slots), this->plan());
     const Stream stream = Stream::make();
-    copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+    copy_bytes(v.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
     set_bytes(v.counts, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts), stream);
-    if (keeps) set_bytes(v.kept, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection), stream);
-    for (std::int32_t* flags : {v.listed_for, v.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
-    if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
+    if (keeps) set_bytes(v.selection.kept, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection), stream);
+    for (std::int32_t* flags : {v.slots.listed_for, v.slots.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
+    if (s.largest > 0) set_bytes(v.index.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
     const std::size_t bytes = s.score != SlotScore::kIndex ? unfused_select_scratch_bytes(v, s.seq_slots)
                               : s.largest > 0              ? select_lists_scratch_bytes(v, s.seq_slots)
@@ -157,24 +158,17 @@ struct World {
     memory.emplace_back(bytes, "a test");
     *to = memory.back().data();
   }
-  SlotRules rules() const {
-    return {.unit_tokens = s.unit(),
-            .select_tokens = std::max(s.page, 1),
-            .entry_tokens = s.page > 0           ? s.page
-                            : s.group_tokens > 0 ? s.group_tokens
-                                                 : s.unit(),
-            .fetch = s.fetch,
-            .budget = s.budget,
-            .sink = s.sink,
-            .recent = s.recent,
-            .n_select = s.n_select(),
-            .schedule = s.schedule,
-            .pool = s.pool,
-            .gate = s.gate,
-            .score = s.score,
-            .alpha = 0.125f,
-            .tau = s.tau,
-            .eps = s.eps,
+  SelectionPlan plan() const {
+    return {.schedule = s.schedule,
+            .units = {.tokens = s.unit(),
+                      .select_tokens = std::max(s.page, 1),
+                      .entry_tokens = s.page > 0           ? s.page
+                                      : s.group_tokens > 0 ? s.group_tokens
+                                                           : s.unit(),
+                      .fetch = s.fetch},
+            .region = {.budget = s.budget, .sink = s.sink, .recent = s.recent, .n_select = s.n_select()},
+            .scores = {.by = s.score, .pool = s.pool, .alpha = 0.125f},
+            .gate = {.kind = s.gate, .tau = s.tau, .eps = s.eps},
             .seed = s.seed};
   }
   KvTables pages() const {
@@ -227,8 +221,8 @@ class CudaSlotsTest : public CudaTest {
   // The device's selection.
   Ids selected_units(World& w, std::int32_t seq_slot, std::int32_t head, SelectWhen when = SelectWhen::kNow) {
     const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
-    const auto n = fetch(w.v.n_selected[at] + index, 1);
-    return fetch(w.v.selected_ids[at] + index * static_cast<std::size_t>(w.v.max_listed),
+    const auto n = fetch(w.v.selection.n[at] + index, 1);
+    return fetch(w.v.selection.ids[at] + index * static_cast<std::size_t>(w.v.max_listed),
                  static_cast<std::size_t>(n[0]));
   }
   CudaContext context() const { return {.stream = stream.get()}; }
@@ -246,11 +240,11 @@ class CudaSlotsTest : public CudaTest {
   void set_queries(World& w, const std::vector<float>& q) {
     std::vector<std::uint16_t> bits;
     for (const float x : q) bits.push_back(bf16(x).bits);
-    copy_bytes(w.v.last_q, bits.data(), bits.size() * 2, stream);
+    copy_bytes(w.v.selection.last_q, bits.data(), bits.size() * 2, stream);
     stream.synchronize();
   }
   void set_cosines(World& w, const std::vector<float>& c) {
-    copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
+    copy_bytes(w.v.selection.cosine, c.data(), c.size() * 4, stream);
     stream.synchronize();
   }
   // For n gates of `heads` heads each: cosines below a tau of 0.5 for one in `one_in`, above it for the others. Returns
@@ -281,7 +275,7 @@ class CudaSlotsTest : public CudaTest {
                           .key_slot = seq_slot},
                          w.v, w.pages(), context());
       }
-      fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
     }
   }
   struct Rows {
@@ -317,10 +311,10 @@ class CudaSlotsTest : public CudaTest {
   // Every listed entry holds token want[i], byte for byte.
   void expect_entries(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const Ids& want) {
     const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
-    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+    const auto listed = fetch(w.v.slots.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
     const std::vector<std::byte> there =
-        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
+        slots > 0 ? fetch(w.v.slots.data + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
     for (std::size_t i = 0; i < want.size(); ++i) {
       auto entry = static_cast<std::size_t>(listed[i]);
       const std::byte* got = w.host.data() + entry * bytes;
