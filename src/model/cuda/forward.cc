@@ -39,7 +39,8 @@ std::int32_t head_rows_of(const CudaForwardOptions& o) {
 std::int32_t skinny_rows(const CudaWeights& weights) {
   std::int32_t rows = kSkinnyRows;
   weights.for_each([&](const DeviceMatrix& w) {
-    if (!skinny_gemm_takes(w.dtype, rows)) rows = skinny_gemm_takes(w.dtype, kSkinnyBf16Rows) ? kSkinnyBf16Rows : 8;
+    for (const std::int32_t fewer : {kWgmmaBf16Rows, kSkinnyBf16Rows, 8})
+      if (!skinny_gemm_takes(w.dtype, rows)) rows = std::min(rows, fewer);
   });
   return rows;
 }

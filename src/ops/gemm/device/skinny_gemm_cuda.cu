@@ -1,4 +1,4 @@
-// Skinny GEMMs: bf16 weights with 1 to 8 rows of x here, all else by skinny_kernel.cuh.
+// Skinny GEMMs: bf16 weights with 1 to 8 rows of x here, all else by skinny_kernel.cuh and wgmma/.
 //
 // Each thread block streams tiles of 16 rows of w through a ring in shared memory. A producer warp only issues copies,
 // so that loads never stall at the end of a tile, and it starts before the preceding kernel has ended. Eight consumer
@@ -311,20 +311,24 @@ bool streams_bf16(const DeviceMatrix& w, std::int32_t m) {
   return w.dtype == DType::kBF16 && m <= kColumns;
 }
 
-// The kernel by wgmma, where it is the faster one; else null.
-const WgmmaGemm* wgmma_for(DType weights, const SkinnyProblem& p) {
-  int from = kWgmmaRows;
-  with_format(weights, [&](auto format) {
-    if (decltype(format)::kMinimum || decltype(format)::kScale == Scale::kFloat64) from = kWgmmaRowsMinima;
-  });
-  if (p.m < from || p.permuted == nullptr) return nullptr;
+const WgmmaGemm* loaded_wgmma() {
   const WgmmaGemm* wgmma = Backend<WgmmaGemm>::find();
   return wgmma != nullptr && wgmma->loaded() ? wgmma : nullptr;
 }
 
+// The kernel by wgmma, where it is the faster one; else null.
+const WgmmaGemm* wgmma_for(DType weights, const SkinnyProblem& p) {
+  if (weights == DType::kBF16) return p.m > kSkinnyBf16Rows ? loaded_wgmma() : nullptr;
+  int from = kWgmmaRows;
+  with_format(weights, [&](auto format) {
+    if (decltype(format)::kMinimum || decltype(format)::kScale == Scale::kFloat64) from = kWgmmaRowsMinima;
+  });
+  return p.m < from || p.permuted == nullptr ? nullptr : loaded_wgmma();
+}
+
 void run(const DeviceMatrix& w, const SkinnyProblem& p, const CudaContext& context) {
-  if (w.dtype == DType::kBF16) return launch_skinny<Bf16Format>(p, context);
   if (const WgmmaGemm* wgmma = wgmma_for(w.dtype, p)) return wgmma->launch(w.dtype, p, context);
+  if (w.dtype == DType::kBF16) return launch_skinny<Bf16Format>(p, context);
   with_format(w.dtype, [&](auto format) { launch_skinny<decltype(format)>(p, context); });
 }
 
@@ -342,7 +346,9 @@ std::size_t skinny_permuted_bytes(std::int64_t k) {
 
 bool skinny_gemm_takes(DType weights, std::int32_t m) {
   if (m < 1 || m > kSkinnyRows) return false;
-  if (weights == DType::kBF16) return m <= kColumns || skinny_tiles<Bf16Format>(m) > 0;
+  if (weights == DType::kBF16)
+    return m <= kColumns || skinny_tiles<Bf16Format>(m) > 0 ||
+           (m > kSkinnyBf16Rows && m <= kWgmmaBf16Rows && loaded_wgmma() != nullptr);
   return is_quantised(weights);
 }
 

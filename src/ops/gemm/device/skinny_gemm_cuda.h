@@ -20,7 +20,8 @@
 namespace mneme {
 
 inline constexpr int kSkinnyRows = 64;      // of x, at most
-inline constexpr int kSkinnyBf16Rows = 16;  // where w is bf16: cuBLASLt is faster with more
+// Where w is bf16: by mma, and by wgmma. cuBLASLt is faster with more rows.
+inline constexpr int kSkinnyBf16Rows = 16, kWgmmaBf16Rows = 32;
 
 // Sums of matrices that are split over K. Calls in one stream may share it.
 struct SkinnyWorkspace {
@@ -33,8 +34,8 @@ inline constexpr std::int32_t kSkinnyUnits = 1024;
 std::size_t skinny_partial_bytes();
 std::size_t skinny_permuted_bytes(std::int64_t k);
 
-// Whether the device takes m rows of x with this type of weights: its shared memory may be too small for bf16 and more
-// than 8 rows.
+// Whether the device takes m rows of x with this type of weights. bf16: more than 8 rows need shared memory, more than 16
+// wgmma.
 bool skinny_gemm_takes(DType weights, std::int32_t m);
 
 // RMSNorm with the scale factor applied after the GEMM: x is residual * weight in bf16, and results are multiplied by 1

@@ -8,7 +8,7 @@ namespace mneme::cuda {
 
 struct WgmmaGemm {
   bool (*loaded)();  // whether the device runs it
-  // Requires  p.permuted, 9 to 64 rows, a quantised type.
+  // Requires  17 to 32 rows of bf16, or 9 to 64 of a quantised type and p.permuted.
   void (*launch)(DType weights, const SkinnyProblem& p, const CudaContext& context);
 };
 

@@ -104,7 +104,7 @@ TEST_F(CudaSkinnyGemmTest, StoresWhatTheReferenceHas) {
   constexpr std::int32_t kMost = kSkinnyRows;
   for (const DType type : device_types())
     for (const auto& [n, k] :
-         {Size{16, 32}, Size{1, 64}, Size{17, 96}, Size{101, 160}, Size{67, 2048}, Size{48, 4128}}) {
+         {Size{16, 32}, Size{1, 64}, Size{17, 96}, Size{101, 160}, Size{67, 2048}, Size{48, 4128}, Size{300, 224}}) {
       const std::int64_t columns = whole_blocks(type, k);
       const Tensor w = random_weights(type, n, columns, 1);
       const OnDevice there(w, context());
@@ -176,6 +176,8 @@ TEST_F(CudaSkinnyGemmTest, ResidualAndDeferredNormAreRmsNorm) {
                                 {DType::kBF16, 4},
                                 {DType::kBF16, 8},
                                 {DType::kBF16, 12},
+                                {DType::kBF16, 17},
+                                {DType::kBF16, 32},
                                 {DType::kQ8_0, 1},
                                 {DType::kQ8_0, 15},
                                 {DType::kQ5_1, 64}}) {

@@ -19,6 +19,7 @@ MNEME_WGMMA_FORMAT(extern, Mxfp4Format)
 MNEME_WGMMA_FORMAT(extern, Fp8Format)
 MNEME_WGMMA_FORMAT(extern, Int4Format)
 MNEME_WGMMA_FORMAT(extern, Int8Format)
+void launch_wgmma_bf16(SkinnyProblem p, const CudaContext& context);  // skinny_wgmma_bf16.cu
 
 namespace {
 
@@ -36,6 +37,7 @@ bool loaded() {
 }
 
 void launch_format(DType weights, const SkinnyProblem& p, const CudaContext& context) {
+  if (weights == DType::kBF16) return launch_wgmma_bf16(p, context);
   with_format(weights, [&](auto format) { launch_wgmma<decltype(format)>(p, context); });
 }
 

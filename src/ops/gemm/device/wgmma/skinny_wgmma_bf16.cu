@@ -1,0 +1,169 @@
+// The skinny GEMM kernel of Hopper for 17 to 32 rows of x, bf16 weights.
+//
+// As skinny_wgmma.cuh, but nothing is unpacked: both operands are boxes of 64 columns that TMA swizzles as the tensor core
+// reads them. A warpgroup has 64 rows of weights, of each 16 eight of gate and eight of up for SwiGLU.
+//
+// A stage of the ring: x, then weights.
+#include "src/ops/gemm/device/wgmma/skinny_wgmma.cuh"
+
+namespace mneme::cuda {
+namespace {
+
+struct Shape {
+  static constexpr int kBlocks = 2;  // thread blocks per SM
+  static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+  static constexpr int kColumns = 32, kLaneSums = kColumns / 2;
+  static constexpr int kRows = 16 * kWarps, kPartRows = 64;  // of a tile; of a partial sum of squares
+  static constexpr int kStageColumns = 64, kRowBytes = 2 * kStageColumns;
+  static constexpr int kXBytes = kColumns * kRowBytes, kWeightBytes = kRows * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kWeightBytes;
+  static constexpr int kSwizzleBytes = 1024;  // alignment of a box
+  static_assert(kXBytes % kSwizzleBytes == 0);
+  static constexpr int kSumParts = 1, kSumStride = kRows + 4, kSumFloats = kColumns * kSumStride;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Requests the weights of a stage, and says how much x there will be.
+__device__ __forceinline__ void request_rows(const SkinnyProblem& p, const CUtensorMap& map, const SkinnyWalk& walk,
+                                             const TmaRing& ring, int slot) {
+  if (threadIdx.x % kWarp != 0) return;
+  const std::uint32_t full = ring.full + slot * 8, to = ring.data + slot * Shape::kStageBytes + Shape::kXBytes;
+  const int column = walk.piece * Shape::kStageColumns, tile = walk.tile();
+  barrier_expect(full, Shape::kStageBytes);
+  if (p.kind == SkinnyOutput::kSwiglu) {
+    copy_box(to, map, column, 0, 0, tile * (Shape::kRows / 16), full);
+  } else {
+    copy_box(to, map, column, tile * Shape::kRows, full);
+  }
+}
+
+// x, unlike weights, stays in the L2 cache.
+__device__ __forceinline__ void request_columns(const CUtensorMap& map, int piece, const TmaRing& ring, int slot) {
+  if (threadIdx.x % kWarp != 0) return;
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          ring.data + slot * Shape::kStageBytes),
+      "l"(&map), "r"(piece * Shape::kStageColumns), "r"(0), "r"(ring.full + slot * 8)
+      : "memory");
+}
+
+// Leaves the warp's sums in shared memory, and begins again. mine: of its first row.
+__device__ __forceinline__ void put_sums(float (&c)[Shape::kLaneSums], float* mine) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < Shape::kLaneSums; ++i) {
+    mine[(i / 4 * 8 + 2 * t + i % 2) * Shape::kSumStride + g + i % 4 / 2 * 8] = c[i];
+    c[i] = 0;
+  }
+}
+
+// Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
+template <typename Refill>
+__device__ __forceinline__ void consume_rows(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
+                                             int* last, const Refill& refill) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float c[Shape::kLaneSums] = {};
+  SkinnyWalk walk(p);
+  while (!walk.done()) {
+    barrier_wait(ring.full + ring.stage * 8, ring.parity);
+    const std::uint32_t at = ring.data + ring.stage * Shape::kStageBytes;
+    const std::uint64_t weights = wgmma_swizzled(at + Shape::kXBytes + warp / 4 * (64 * Shape::kRowBytes)),
+                        x = wgmma_swizzled(at);
+    hold(c);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Shape::kStageColumns / 16; ++k) wgmma(c, weights + k * kSwizzledK16, x + k * kSwizzledK16);
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(c);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty + ring.stage * 8);
+    refill();
+    ring.advance();
+    const int unit = walk.unit;
+    if (!walk.advance()) continue;
+    __syncthreads();  // the tile before is stored
+    put_sums(c, sums + 16 * warp);
+    __syncthreads();
+    finish_tile<Shape>(p, unit, sums, scale, last);
+  }
+}
+#endif
+
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    skinny_wgmma_bf16_kernel(const __grid_constant__ SkinnyProblem p, const __grid_constant__ CUtensorMap weights,
+                             const __grid_constant__ CUtensorMap x) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
+  __shared__ float scale[Shape::kColumns];
+  __shared__ int last;
+  const std::uint32_t skew =
+      (Shape::kSwizzleBytes - shared_address(memory) % Shape::kSwizzleBytes) % Shape::kSwizzleBytes;
+  TmaRing ring{shared_address(memory) + skew, shared_address(full), shared_address(empty), p.stages};
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, Shape::kWarps);
+  __syncthreads();
+  launch_dependents();
+
+  const int warp = threadIdx.x / kWarp;
+  SkinnyWalk fill(p), first(p);
+  int filled = 0;
+  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
+    if (warp == 0) request_rows(p, weights, fill, ring, filled);
+  grid_dependency_wait();
+  if (warp == 0)
+    for (int slot = 0; slot < filled; ++slot, first.advance()) request_columns(x, first.piece, ring, slot);
+  finish_norms<Shape::kWarps>(p.norm, p.m, scale);
+  int count = 0;
+  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
+  const auto refill = [&] {
+    if (count++ == 0 || fill.done()) return;
+    if (warp == count % Shape::kWarps) {
+      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
+      request_rows(p, weights, fill, ring, ring.before);
+      request_columns(x, fill.piece, ring, ring.before);
+    }
+    fill.advance();
+  };
+  consume_rows(p, ring, reinterpret_cast<float*>(memory + skew + p.stages * Shape::kStageBytes), scale, &last, refill);
+#endif
+}
+
+// Rows of a matrix; of gate and up in turns of eight for kSwiglu.
+CUtensorMap rows_map(const SkinnyProblem& p) {
+  constexpr auto kType = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  constexpr auto kSwizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  const std::int64_t row = std::int64_t{p.k} * 2;
+  if (p.kind == SkinnyOutput::kSwiglu)
+    return tensor_map<4>(p.w, {p.k, 8, 2, p.half / 8}, {row, p.half * row, 8 * row},
+                         {Shape::kStageColumns, 8, 2, Shape::kRows / 16}, kType, kSwizzle);
+  return tensor_map<2>(p.w, {p.k, p.n_out}, {row}, {Shape::kStageColumns, Shape::kRows}, kType, kSwizzle);
+}
+
+}  // namespace
+
+void launch_wgmma_bf16(SkinnyProblem p, const CudaContext& context) {
+  constexpr int kOther = Shape::kSumFloats * 4 + Shape::kSwizzleBytes;
+  static const bool ready = [&] {
+    cuda_check(cudaFuncSetAttribute(skinny_wgmma_bf16_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    shared_per_block(Shape::kBlocks)),
+               "a skinny GEMM's shared memory");
+    return true;
+  }();
+  static_cast<void>(ready);
+  p.stages = std::min(kMaxStages, (shared_per_block(Shape::kBlocks) - kOther) / Shape::kStageBytes);
+  p.pieces = (p.k + Shape::kStageColumns - 1) / Shape::kStageColumns;
+  const int rows = p.kind == SkinnyOutput::kSwiglu ? 2 * p.half : p.n_out,
+            tiles = (rows + Shape::kRows - 1) / Shape::kRows, slots = Shape::kBlocks * sm_count();
+  const int units =
+      std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (Shape::kColumns * Shape::kRows * sizeof(float)));
+  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
+  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
+  p.units = tiles * p.splits;
+  const CUtensorMap x = tensor_map<2>(p.x, {p.k, p.m}, {std::int64_t{p.k} * 2}, {Shape::kStageColumns, Shape::kColumns},
+                                      CU_TENSOR_MAP_DATA_TYPE_UINT16, CU_TENSOR_MAP_SWIZZLE_128B);
+  launch(context, "skinny_gemm_bf16", skinny_wgmma_bf16_kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))),
+         dim3(Shape::kThreads), static_cast<std::size_t>(p.stages) * Shape::kStageBytes + kOther, p, rows_map(p), x);
+}
+
+}  // namespace mneme::cuda
