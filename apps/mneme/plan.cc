@@ -18,6 +18,7 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/kv_plan.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
 
@@ -33,6 +34,7 @@ struct PlanCommand {
   std::int64_t sequences = 1;
   double turnover = 0.2, correction = 0.1, host_gib = 0;
   double memory_rate = 0, link_rate = 0;  // GB/s; 0: the card's
+  KvDtype kv_dtype = KvDtype::kBf16;
   bool sweep = false, json = false;
 };
 
@@ -73,7 +75,8 @@ Prepared prepare(const PlanCommand& o, const BenchShape& shape, const Gpus& gpus
   if (shape.config.n_kv_heads % s.ranks != 0)
     fail(ErrorKind::kOption, "--gpus: {} KV heads cannot be shared out to {} ranks: expected a divisor",
          shape.config.n_kv_heads, s.ranks);
-  if (o.kv.method != "full") s.plan = compile(recipe_of(o.kv), bench_method_shape(shape.config, DType::kBF16));
+  s.kv_dtype = kv_dtype_of({.kv_cache_dtype = o.kv_dtype});
+  if (o.kv.method != "full") s.plan = compile(recipe_of(o.kv), bench_method_shape(shape.config, s.kv_dtype));
   s.fused = !s.plan || device_form(*s.plan) != DeviceForm::kUnfused;
   s.context = context;
   s.sequences = o.sequences;
@@ -104,6 +107,7 @@ Json plan_json(const Prepared& p, const PlanCommand& o, const Gpus& gpus) {
   json["sequences"] = p.fit.step.sequences;
   json["method"] = o.kv.method;
   json["kv_store"] = p.store;
+  json["kv_cache_dtype"] = dtype_name(p.fit.step.kv_dtype);
   json["fits"] = fits(p.fit, p.card);
   json["most_sequences"] = most_sequences(p.fit, p.card);
   json["bytes_per_gpu"] = {
@@ -203,6 +207,10 @@ void add_plan(CLI::App& app, int& code) {
   c->add_option("--kv-store", command->store, "Where keys and values lie; auto: on the GPUs if they fit")
       ->capture_default_str()
       ->check(one_of({"auto", "device", "host"}));
+  add_named(*c, "--kv-cache-dtype", command->kv_dtype, parse_kv_dtype,
+            "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+      ->type_name("TYPE")
+      ->check(one_of({"bf16", "f16", "int8", "fp8"}));
   c->add_option("--turnover", command->turnover, "Share of selected units that a step replaces")
       ->capture_default_str()
       ->check(number(0, 1));

@@ -26,7 +26,7 @@ Footprint footprint(const FitSetup& f) {
   const StepSetup& s = f.step;
   const double gpus = real(s.ranks) * f.stages;
   const auto sequences = real(s.sequences), tokens = real(s.context) * sequences;
-  const double token = 4.0 * real(s.config.head_dim * s.config.n_kv_heads);
+  const double token = kv_layer_token_bytes(s);
   const auto layers = real(s.config.n_layers);
   const bool selects = s.plan && s.plan->selects();
   const double kept = s.plan && s.plan->drops() ? real(s.plan->recipe.budget) * sequences : tokens;

@@ -75,7 +75,7 @@ double recalled_bytes(const StepSetup& s, double layers) {
   const double units = std::max(
       0.0, real(std::min<std::int64_t>(plan.recipe.budget, s.context)) - plan.recipe.sink - plan.recipe.recent);
   const double heads = real(plan.selection_heads()) / s.ranks;
-  const double token = 4.0 * real(s.config.head_dim);
+  const double token = kv_layer_token_bytes(s) / real(s.config.n_kv_heads);
   // A selection that is kept changes where its gate says so, a speculative one at every step.
   const double changes = plan.reuse == Reuse::kKept ? s.correction * s.turnover : s.turnover;
   return layers * heads * units * changes * token * real(s.sequences);
@@ -107,8 +107,12 @@ double row_sum_seconds(const Card& card, std::int32_t ranks, double bytes) {
   return kPeerSum + sent / card.peer_rate;
 }
 
+double kv_layer_token_bytes(const StepSetup& s) {
+  return real(kv_token_bytes(s.kv_dtype, static_cast<std::int32_t>(s.config.head_dim)) * s.config.n_kv_heads);
+}
+
 StepReads step_reads(const StepSetup& s) {
-  const double token = 4.0 * real(s.config.head_dim * s.config.n_kv_heads);
+  const double token = kv_layer_token_bytes(s);
   const auto all = real(s.context), sequences = real(s.sequences);
   const std::int64_t layers = s.layers > 0 ? s.layers : s.config.n_layers;
   StepReads reads;

@@ -9,6 +9,7 @@
 #include "apps/bench/plan/cards.h"
 #include "src/formats/model_config.h"
 #include "src/recipes/compile.h"
+#include "src/tensor/dtype.h"
 
 namespace mneme {
 
@@ -19,6 +20,7 @@ struct StepSetup {
   double step_weight_bytes = 0;      // that a step of one row reads, all ranks together
   std::shared_ptr<const Plan> plan;  // null: full attention
   KvStore store = KvStore::kDevice;
+  DType kv_dtype = DType::kBF16;
   bool fused = true;         // the device has a fused selection for the plan
   std::int64_t context = 0;  // tokens of each sequence
   std::int64_t sequences = 1;
@@ -41,6 +43,9 @@ struct StepParts {
 };
 
 StepParts step_parts(const StepSetup& setup, const Card& card);
+
+// Bytes of a token's keys and values in one layer.
+double kv_layer_token_bytes(const StepSetup& setup);
 
 // Bytes that a step reads of keys and values, and of the index, over all ranks.
 struct StepReads {

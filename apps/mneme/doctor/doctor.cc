@@ -19,6 +19,7 @@
 #include "apps/mneme/bench/bench_report.h"
 #include "apps/mneme/commands.h"
 #include "apps/mneme/doctor/doctor_device.h"
+#include "apps/mneme/doctor/recommend.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "mneme/mneme.h"
@@ -189,6 +190,14 @@ DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Mac
   return device_outlooks(device, o.shape, o.context, o.batch, machine.memory_limit, o.kv_dtype);
 }
 
+// For the first GPU, which --device cuda takes; without one, for the CPU.
+Recommendation recommend(const Outlook& o, const std::vector<DoctorDevice>& devices, const Machine& machine,
+                         const Rates& rates) {
+  const Wanted wanted{.context = o.context, .sequences = o.batch, .host_bytes = machine.memory_limit};
+  return devices.empty() ? recommend_on_cpu(o.shape, wanted, rates.all_threads)
+                         : recommend_on_device(devices.front(), o.shape, wanted);
+}
+
 int doctor(const DoctorOptions& o) {
   std::optional<BenchShape> shape;  // what is wrong with it is said before anything is measured
   if (o.model.given()) shape = read_bench_shape(o.model);
@@ -211,6 +220,7 @@ int doctor(const DoctorOptions& o) {
       json["model"] = outlook_json(*outlook, name);
       for (const DoctorDevice& d : devices)
         json["model"]["on_devices"].push_back(device_outlook_json(d, on_device(*outlook, d, machine)));
+      json["model"]["recommended"] = recommendation_json(recommend(*outlook, devices, machine, rates));
     }
     out.write(json.dump());
   } else {
@@ -219,6 +229,7 @@ int doctor(const DoctorOptions& o) {
     if (outlook) {
       out.write(outlook_text(*outlook, machine, name));
       for (const DoctorDevice& d : devices) out.write(device_outlook_text(d, on_device(*outlook, d, machine)));
+      out.write("\n" + recommendation_text(recommend(*outlook, devices, machine, rates)));
     }
   }
   out.end_line();

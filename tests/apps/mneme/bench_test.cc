@@ -116,13 +116,14 @@ TEST(Doctor, TellsWhatAModelWouldNeed) {
                                               report.at("machine").at("memory_limit").get<std::int64_t>());
   EXPECT_LT(model.at("decode_tokens_per_second_when_full").get<double>(),
             model.at("decode_tokens_per_second_at_start").get<double>());
+  EXPECT_FALSE(model.at("recommended").at("reason").get<std::string>().empty());
 }
 
 TEST(Doctor, SpeaksToPeople) {
   const Outcome r = mneme({"doctor", "-m", MNEME_MODEL_FILE});
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* word :
-       {"CPU", "cores", "GPU", "instruction sets", "GB/s", "keys and values", "fits", "decode, at most"})
+       {"CPU", "cores", "GPU", "instruction sets", "GB/s", "keys and values", "fits", "decode, at most", "recommended"})
     EXPECT_THAT(r.out, HasSubstr(word));
 }
 

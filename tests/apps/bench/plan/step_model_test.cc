@@ -53,6 +53,15 @@ TEST(StepModel, FullAttentionReadsWeightsAndKeysOnce) {
   EXPECT_EQ(step_parts(setup_of("llama-3.1-8b", "full", 2048), h200).bound(), "weights");
 }
 
+TEST(StepModel, EightBitsReadAndHoldABitMoreThanHalf) {
+  const Card h200 = card_named("h200");
+  StepSetup setup = setup_of("llama-3.1-8b", "full", 131072);
+  const double wide = step_parts(setup, h200).attention, held = footprint({.step = setup}).kv;
+  setup.kv_dtype = DType::kInt8;
+  EXPECT_NEAR(step_parts(setup, h200).attention / wide, 264.0 / 512, 1e-9);
+  EXPECT_NEAR(footprint({.step = setup}).kv / held, 264.0 / 512, 1e-9);
+}
+
 TEST(StepModel, RanksShareOutReadsAndAddReductions) {
   const Card h200 = card_named("H200");
   StepSetup s = setup_of("llama-3.1-70b", "freekv", 131072);

@@ -1,0 +1,212 @@
+#include "apps/mneme/doctor/recommend.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "apps/bench/plan/fit.h"
+#include "apps/bench/step_cost.h"
+#include "src/base/ratio.h"
+#include "src/engine/kv_method.h"
+#include "src/engine/kv_plan.h"
+#include "src/engine/memory_limit.h"
+#include "src/model/shapes.h"
+#include "src/recipes/device_form.h"
+
+namespace mneme::cli {
+namespace {
+
+constexpr std::int64_t kServeRows = 1024;  // as `mneme serve` takes them
+constexpr double kGib = 1 << 30;
+
+std::int64_t kv_bytes(const BenchShape& shape, const Wanted& w, DType dtype) {
+  return (pages_of(w.context) + 1) * kPageTokens *
+         static_cast<std::int64_t>(kv_shape_of(shape.config, dtype).bytes_per_token()) * w.sequences;
+}
+
+// Null where the model has no layer that a method may select in.
+std::shared_ptr<const Plan> method_plan(const BenchShape& shape, DType dtype) {
+  const Recipe recipe = recipe_of({.method = std::string(auto_method(true, true))});
+  const MethodShape of = bench_method_shape(shape.config, dtype);
+  return check(recipe, of).empty() ? compile(recipe, of) : nullptr;
+}
+
+// Where keys and values lie, how, and whether a method reads them.
+struct Form {
+  KvStore store = KvStore::kDevice;
+  DType dtype = DType::kBF16;
+  std::shared_ptr<const Plan> plan;  // null: full attention
+};
+
+FitSetup setup_of(const Form& form, const BenchShape& shape, const Wanted& w) {
+  FitSetup f;
+  f.weight_bytes = real(shape.weight_bytes);
+  f.chunk_tokens = kServeRows;
+  f.host_memory_bytes = real(std::max<std::int64_t>(1, w.host_bytes - kReservedHostBytes));
+  f.step.config = shape.config;
+  f.step.step_weight_bytes = real(shape.step_weight_bytes);
+  f.step.plan = form.plan;
+  f.step.fused = !form.plan || device_form(*form.plan) != DeviceForm::kUnfused;
+  f.step.store = form.store;
+  f.step.kv_dtype = form.dtype;
+  f.step.context = w.context;
+  f.step.sequences = w.sequences;
+  return f;
+}
+
+Card card_of(const DoctorDevice& d) {
+  return {.name = d.info.name,
+          .memory_bytes = real(static_cast<std::int64_t>(d.info.memory_bytes)),
+          .memory_rate = d.rates.read,
+          .link_rate = d.rates.host_to_device,
+          .hopper_kernels = d.info.code_version >= 90,
+          .measured = true};
+}
+
+std::vector<std::string> options_of(const Form& form, const BenchShape& shape, const Wanted& w) {
+  std::vector<std::string> options = {"--device cuda",
+                                      form.store == KvStore::kHost ? "--kv-store host" : "--kv-store device",
+                                      fmt::format("--kv-method {}", form.plan ? auto_method(true, true) : "full"),
+                                      fmt::format("--kv-cache-dtype {}", dtype_name(form.dtype)),
+                                      fmt::format("--max-num-seqs {}", w.sequences),
+                                      fmt::format("-c {}", w.context)};
+  if (w.sequences > 1)
+    options.push_back(
+        fmt::format("--kv-offloading-size {:.0f}", std::ceil(real(kv_bytes(shape, w, form.dtype)) / kGib)));
+  return options;
+}
+
+std::string reason_of(const Form& form, const Wanted& asked, std::int64_t sequences) {
+  const std::string less =
+      sequences < asked.sequences ? fmt::format("{} sequences do not fit, {} do: ", asked.sequences, sequences) : "";
+  const std::string_view bits = is_eight_bit(form.dtype) ? " in 8 bits" : "";
+  if (!form.plan)
+    return fmt::format("{}keys and values fit the device{}, and every step reads all of them", less, bits);
+  return fmt::format("{}keys and values{} do not fit the device; a method fetches what a step reads", less, bits);
+}
+
+// A method's step where full attention fits too.
+std::string faster_of(const Form& form, const BenchShape& shape, const Wanted& w, const Card& card, double now) {
+  const auto plan = method_plan(shape, form.dtype);
+  if (form.plan || !plan) return "";
+  const FitSetup f = setup_of({form.store, form.dtype, plan}, shape, w);
+  if (!fits(f, card)) return "";
+  const double then = throughput(f, card).tokens_per_second;
+  return then < 1.1 * now ? ""
+                          : fmt::format("--kv-method {}: reads a part of them, about {:.0f} tokens/s",
+                                        auto_method(true, true), then);
+}
+
+std::string cpu_faster(const BenchShape& shape, double weights, double kv) {
+  return kv < weights || !method_plan(shape, DType::kBF16)
+             ? ""
+             : fmt::format("--kv-method {}: reads a part of them, faster", auto_method(true, true));
+}
+
+}  // namespace
+
+Recommendation recommend_on_device(const DoctorDevice& device, const BenchShape& shape, const Wanted& wanted) {
+  const bool eight = shape.config.head_dim == 64 || shape.config.head_dim == 128;
+  const DType small = eight ? DType::kInt8 : DType::kBF16;
+  std::vector<Form> forms = {{KvStore::kDevice, DType::kBF16, nullptr}};
+  if (eight) forms.push_back({KvStore::kDevice, small, nullptr});
+  if (const auto plan = method_plan(shape, small)) forms.push_back({KvStore::kHost, small, plan});
+
+  const Card card = card_of(device);
+  const Form* best = nullptr;
+  std::int64_t most = 0;
+  for (const Form& form : forms) {
+    const std::int64_t n = most_sequences(setup_of(form, shape, wanted), card);
+    if (n <= most) continue;
+    best = &form, most = n;
+    if (n >= wanted.sequences) break;
+  }
+  if (best == nullptr) {
+    const DeviceOutlooks o = device_outlooks(device, shape, wanted.context, 1, wanted.host_bytes, small);
+    if (!o.split.outlook.fits || forms.size() == 1)
+      return {.reason = "not one sequence fits: weights of a smaller type (mneme convert), or a smaller -c"};
+    Recommendation r{.options = options_of({forms.back()}, shape, {wanted.context, 1, wanted.host_bytes}),
+                     .reason = "weights do not fit the device: every step reads layers over the link",
+                     .most_sequences = 1,
+                     .tokens_per_second = o.split.outlook.tokens_per_second};
+    r.options.emplace_back("--gpu-layers auto");
+    return r;
+  }
+  Wanted can = wanted;
+  can.sequences = std::min(wanted.sequences, most);
+  const double rate = throughput(setup_of(*best, shape, can), card).tokens_per_second;
+  return {.options = options_of(*best, shape, can),
+          .reason = reason_of(*best, wanted, can.sequences),
+          .most_sequences = most,
+          .tokens_per_second = rate,
+          .faster = faster_of(*best, shape, can, card, rate)};
+}
+
+Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, double read_rate) {
+  const auto fixed = [&](std::int64_t n) {
+    return shape.weight_bytes + activation_estimate(shape.config, std::max(kServeRows, n), n);
+  };
+  const std::int64_t room = wanted.host_bytes - fixed(wanted.sequences);
+  if (room <= 0) return {.reason = "the weights do not fit: a smaller type (mneme convert)"};
+  const auto sized = [&](DType dtype) {
+    const std::int64_t one = kv_bytes(shape, {wanted.context, 1, 0}, dtype);
+    Recommendation r{
+        .options = {"--device cpu", "--kv-method full", fmt::format("--kv-cache-dtype {}", dtype_name(dtype)),
+                    fmt::format("--max-num-seqs {}", wanted.sequences), fmt::format("-c {}", wanted.context)},
+        .most_sequences = room / one};
+    if (wanted.sequences > 1)
+      r.options.push_back(fmt::format("--kv-offloading-size {:.0f}", std::ceil(real(one * wanted.sequences) / kGib)));
+    const double kv = real(one * wanted.sequences);
+    r.tokens_per_second = real(wanted.sequences) * read_rate / (real(shape.step_weight_bytes) + kv);
+    r.faster = cpu_faster(shape, real(shape.step_weight_bytes), kv);
+    return r;
+  };
+  for (const DType dtype : {DType::kBF16, DType::kInt8}) {
+    Recommendation r = sized(dtype);
+    if (r.most_sequences < wanted.sequences) continue;
+    r.reason = fmt::format("keys and values fit the memory{}, and every step reads all of them",
+                           dtype == DType::kInt8 ? " in 8 bits" : "");
+    return r;
+  }
+  const std::int64_t kv = kv_bytes(shape, wanted, DType::kInt8), memory = room / (1 << 30), all = 1 + kv / (1 << 30);
+  Recommendation r{.reason = "keys and values do not fit the memory: the coldest lie in a file, and a method reads few",
+                   .most_sequences = wanted.sequences};
+  r.options = {"--device cpu",
+               fmt::format("--kv-method {}", auto_method(true, true)),
+               "--kv-cache-dtype int8",
+               fmt::format("--max-num-seqs {}", wanted.sequences),
+               fmt::format("-c {}", wanted.context),
+               fmt::format("--kv-offloading-size {}", std::max<std::int64_t>(1, memory)),
+               "--kv-spill FOLDER",
+               fmt::format("--kv-spill-gib {}", std::max<std::int64_t>(1, all - memory))};
+  return r;
+}
+
+std::string recommendation_text(const Recommendation& r) {
+  std::string out;
+  const auto line = [&out](std::string_view what, const std::string& value) {
+    out += fmt::format("{:<22} {}\n", what, value);
+  };
+  line("recommended", r.options.empty() ? r.reason : fmt::format("{}", fmt::join(r.options, " ")));
+  if (r.options.empty()) return out;
+  line("  because", r.reason);
+  if (r.tokens_per_second > 0)
+    line("  gives", fmt::format("about {:.0f} tokens/s with the context full; room for {} such sequences",
+                                r.tokens_per_second, r.most_sequences));
+  if (!r.faster.empty()) line("  or", r.faster);
+  return out;
+}
+
+nlohmann::ordered_json recommendation_json(const Recommendation& r) {
+  return {{"options", r.options},
+          {"reason", r.reason},
+          {"most_sequences", r.most_sequences},
+          {"decode_tokens_per_second_when_full", r.tokens_per_second},
+          {"faster", r.faster}};
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,92 @@
+// The options that `mneme doctor` recommends: arithmetic, no GPU.
+#include "apps/mneme/doctor/recommend.h"
+
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mneme::cli {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::int64_t kOneGib = std::int64_t{1} << 30;
+
+DoctorDevice card_of(std::int64_t gib) {
+  return {.number = 0,
+          .info = {.name = "a card", .code_version = 90, .memory_bytes = static_cast<std::size_t>(gib * kOneGib)},
+          .rates = {.read = 4.6e12, .host_to_device = 55e9, .device_to_host = 55e9}};
+}
+BenchShape llama() {
+  return read_bench_shape({.model = {}, .shape = "llama-3.1-8b", .weights = "bf16"});
+}
+Recommendation on_card(std::int64_t gib, std::int64_t sequences, std::int64_t host_gib = 128) {
+  return recommend_on_device(card_of(gib), llama(), {32768, sequences, host_gib * kOneGib});
+}
+
+TEST(Recommend, KeepsSixteenBitsOnTheDeviceWhereTheyFit) {
+  // 4 GiB a sequence beside 15 of weights.
+  const Recommendation r = on_card(80, 14);
+  for (const char* option : {"--device cuda", "--kv-store device", "--kv-method full", "--kv-cache-dtype bf16",
+                             "--max-num-seqs 14", "-c 32768", "--kv-offloading-size 57"})
+    EXPECT_THAT(r.options, Contains(option));
+  EXPECT_GE(r.most_sequences, 14);
+  EXPECT_LE(r.most_sequences, 16);
+  EXPECT_THAT(r.faster, HasSubstr("--kv-method mneme"));
+  EXPECT_GT(r.tokens_per_second, 500);
+}
+
+TEST(Recommend, HalvesKeysAndValuesBeforeItLeavesTheDevice) {
+  const Recommendation r = on_card(80, 27);
+  EXPECT_THAT(r.options, Contains("--kv-store device"));
+  EXPECT_THAT(r.options, Contains("--kv-cache-dtype int8"));
+  EXPECT_THAT(r.options, Contains("--kv-method full"));
+}
+
+TEST(Recommend, TakesTheHostAndAMethodForMore) {
+  const Recommendation r = on_card(80, 40);
+  EXPECT_THAT(r.options, Contains("--kv-store host"));
+  EXPECT_THAT(r.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(r.options, Contains("--kv-cache-dtype int8"));
+  EXPECT_EQ(r.faster, "");
+}
+
+TEST(Recommend, SaysHowManyFitWhereNotAllDo) {
+  const Recommendation r = on_card(80, 1000);
+  EXPECT_THAT(r.reason, HasSubstr(fmt::format("1000 sequences do not fit, {} do", r.most_sequences)));
+  EXPECT_THAT(r.options, Contains(fmt::format("--max-num-seqs {}", r.most_sequences)));
+  EXPECT_GT(r.most_sequences, 40);
+  EXPECT_EQ(on_card(80, r.most_sequences).most_sequences, r.most_sequences);
+}
+
+TEST(Recommend, PlacesLayersInTheHostsMemoryWhereWeightsDoNotFit) {
+  const Recommendation r = on_card(10, 1);
+  EXPECT_THAT(r.options, Contains("--gpu-layers auto"));
+  EXPECT_THAT(r.options, Contains("--kv-store host"));
+  EXPECT_GT(r.tokens_per_second, 0);
+  const Recommendation none = on_card(2, 1);
+  EXPECT_TRUE(none.options.empty());
+  EXPECT_THAT(recommendation_text(none), HasSubstr("not one sequence fits"));
+}
+
+TEST(Recommend, OnTheCpuUsesMemoryThenAFile) {
+  const auto on_cpu = [](std::int64_t gib) { return recommend_on_cpu(llama(), {32768, 4, gib * kOneGib}, 30e9); };
+  const Recommendation all = on_cpu(64), half = on_cpu(26), file = on_cpu(20), none = on_cpu(8);
+  EXPECT_THAT(all.options, Contains("--kv-cache-dtype bf16"));
+  EXPECT_THAT(half.options, Contains("--kv-cache-dtype int8"));
+  EXPECT_THAT(half.options, Contains("--kv-method full"));
+  EXPECT_THAT(file.options, Contains("--kv-spill FOLDER"));
+  EXPECT_THAT(file.options, Contains("--kv-method mneme"));
+  EXPECT_TRUE(none.options.empty());
+  EXPECT_THAT(recommendation_json(file).dump(), HasSubstr("--kv-spill-gib"));
+}
+
+TEST(Recommend, OneSequenceNeedsNoSize) {
+  const Recommendation r = on_card(80, 1);
+  EXPECT_THAT(r.options, Not(Contains(HasSubstr("--kv-offloading-size"))));
+}
+
+}  // namespace
+}  // namespace mneme::cli
