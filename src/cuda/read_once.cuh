@@ -19,4 +19,15 @@ __device__ __forceinline__ void copy_async_once(std::uint32_t to, const void* fr
                "r"(bytes), "l"(read_once()));
 }
 
+#if __CUDA_ARCH__ >= 900
+// A bulk copy from global to shared memory, of a multiple of 16 bytes; completes on the mbarrier.
+__device__ __forceinline__ void copy_bulk_once(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(read_once())
+      : "memory");
+}
+#endif
+
 }  // namespace mneme::cuda

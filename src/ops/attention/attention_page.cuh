@@ -181,6 +181,7 @@ struct RunningRows {
 template <typename T, int kHeadDim>
 struct HalfPage {
   static constexpr int kDim = kHeadDim, kBytes = PageShape<kDim>::kBytes, kMaxWarps = 8;
+  static constexpr bool kWhole = false;
   using Queries = std::uint32_t[PageShape<kDim>::kKeySteps][4];
 
   // Token of s[tile][i], and channel of out[tile][i] (i: 0 or 1).

@@ -1,9 +1,10 @@
 // A page of keys and values in 8 bits (kv_quant.h) in shared memory, as it lies in its block, and a warp's work on it;
 // the same functions as attention_page.cuh.
 //
-// Codes become bf16 in registers, exactly; their scales are applied to scores, and to probabilities before they are
-// rounded to bf16. A channel of the queries, a token and a channel of the output are where it suits the loads, 8 codes
-// at a time: rows of 2 D + 8 bytes are 2 words apart in banks, and each load below is free of conflicts.
+// Codes of keys become f16 in registers, of values bf16, exactly; their scales are applied to scores, and to
+// probabilities before they are rounded to bf16. A channel of the queries, a token and a channel of the output are where
+// it suits the loads, 8 codes at a time: rows of 2 D + 8 bytes are 2 words apart in banks, and each load below is free
+// of conflicts.
 #pragma once
 
 #include "src/kv/kv_codes.cuh"
@@ -31,6 +32,19 @@ __device__ __forceinline__ std::uint32_t code_pair(std::uint32_t a, std::uint32_
     return reinterpret_cast<const std::uint32_t&>(v);
   }
 }
+// Codes i and j of a key's word as f16: int8 plus kKeyBias, e4m3 times 2^-8. Neither needs the arithmetic that bf16
+// does: 1.5 and 4 instructions a pair, in place of 4 and 5.
+constexpr float kKeyBias = 1024 + 128;
+template <KvCodes kCodes>
+__device__ __forceinline__ std::uint32_t key_pair(std::uint32_t word, int i, int j) {
+  if constexpr (kCodes == KvCodes::kInt8) {
+    // f16 from 1,024 on has steps of 1: its mantissa is the code plus 128.
+    return __byte_perm(word ^ 0x80808080u, 0x64646464u, static_cast<unsigned>(i | 4 << 4 | j << 8 | 4 << 12));
+  } else {
+    const std::uint32_t y = __byte_perm(word, 0, static_cast<unsigned>(4 | i << 4 | 4 << 8 | j << 12));
+    return (y & 0x80008000u) | ((y >> 1) & 0x3f803f80u);
+  }
+}
 __host__ __device__ constexpr std::uint32_t select_pair(int i, int j) {
   return static_cast<std::uint32_t>(i | i << 4 | j << 8 | j << 12);
 }
@@ -41,12 +55,26 @@ __device__ __forceinline__ uint2 load_shared_two(std::uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ uint4 load_shared_four(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+
 template <KvCodes kKind, int kHeadDim>
 struct EightBitPage {
-  static constexpr int kDim = kHeadDim, kMaxWarps = 4;  // 128K tokens: 113.9 us a layer, with 8 warps 118.8 (H100)
+  static constexpr int kDim = kHeadDim, kMaxWarps = 12;
+  static constexpr bool kWhole = true;  // fetched by one bulk copy, where there are any: fetch_whole()
   static constexpr int kRowBytes = 2 * kDim + 8, kBytes = kKvPageTokens * kRowBytes;
   static_assert(kDim % 64 == 0, "8 codes a lane");
-  using Queries = std::uint32_t[PageShape<kDim>::kKeySteps][4];
+  // Rows in f16, times a power of two that takes the row's largest to 2^14: as exact as bf16, since what is below 2^-28
+  // of the largest adds nothing. A product with codes begins at `first` and is `unit` times the product of the rows.
+  // The rows lie in shared memory, so that 168 registers suffice for three warps on each of an SM's partitions.
+  struct Queries {
+    std::uint32_t rows;  // shared address of the lane's A fragments, 512 bytes a step
+    float first[2], unit[2];
+  };
+  using Rows = std::uint32_t[PageShape<kDim>::kKeySteps][4];
 
   // A lane's token of column `column` of the mma of tokens `tile`. Loads of keys (columns g) and of values (columns 2 t
   // and 2 t + 1) then differ in banks.
@@ -74,6 +102,13 @@ struct EightBitPage {
       copy_async_once(page + i * 16, from + i * 16, bytes);
     }
   }
+#if __CUDA_ARCH__ >= 900
+  // The whole page by a bulk copy, which one thread issues; what of it is no token of the sequence is masked as above.
+  static __device__ __forceinline__ void fetch_whole(std::uint32_t page, const std::byte* from, std::uint32_t barrier) {
+    barrier_expect(barrier, kBytes);
+    copy_bulk_once(page, from, kBytes, barrier);
+  }
+#endif
   // 32 scattered tokens: lane i has the index of token i, in tokens from `base`.
   static __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry,
                                                       int begin, int end) {
@@ -89,52 +124,72 @@ struct EightBitPage {
     }
   }
 
-  // Rows g and g + 8 of q as A fragments: of every 32 channels, lane t has 8 t .. 8 t + 7, as two mma.
+  // Rows g and g + 8 of q as A fragments: of every 32 channels, lane t has 8 t .. 8 t + 7, as two mma. Called by all
+  // warps, which have no earlier queries in use.
   static __device__ __forceinline__ void load_queries(Queries& q, const __nv_bfloat16* low, const __nv_bfloat16* high) {
+    __shared__ uint4 shared[PageShape<kDim>::kKeySteps][kWarp];
     const int t = threadIdx.x % 4;
     const auto eight = [&](const __nv_bfloat16* row, int at) {
       return row == nullptr ? uint4{} : __ldcg(reinterpret_cast<const uint4*>(row + at));
     };
+    Rows rows;
 #pragma unroll
     for (int k = 0; k < kDim / 32; ++k) {
       const uint4 a = eight(low, k * 32 + 8 * t), b = eight(high, k * 32 + 8 * t);
-      q[2 * k][0] = a.x, q[2 * k][1] = b.x, q[2 * k][2] = a.y, q[2 * k][3] = b.y;
-      q[2 * k + 1][0] = a.z, q[2 * k + 1][1] = b.z, q[2 * k + 1][2] = a.w, q[2 * k + 1][3] = b.w;
+      rows[2 * k][0] = a.x, rows[2 * k][1] = b.x, rows[2 * k][2] = a.y, rows[2 * k][3] = b.y;
+      rows[2 * k + 1][0] = a.z, rows[2 * k + 1][1] = b.z, rows[2 * k + 1][2] = a.w, rows[2 * k + 1][3] = b.w;
     }
+    to_f16(q, rows);
+    if (threadIdx.x < kWarp) {
+#pragma unroll
+      for (int k = 0; k < PageShape<kDim>::kKeySteps; ++k)
+        shared[k][threadIdx.x] = {rows[k][0], rows[k][1], rows[k][2], rows[k][3]};
+    }
+    q.rows = shared_address(&shared[0][threadIdx.x % kWarp]);
+    __syncthreads();
   }
 
-  // All loads first: asm volatile statements keep their order, and a load between two mma would be waited for there.
+  // Loads of a step before the mma of the one before: asm volatile statements keep their order, and a load between two
+  // mma would be waited for there.
   static __device__ __forceinline__ void score(float (&s)[kTokenTiles][4], const Queries& q, std::uint32_t page) {
     constexpr int kSteps = kDim / 32;
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     const std::uint32_t row = page + token_at(0, g) * kRowBytes + 8 * t;
-    uint2 v[kTokenTiles][kSteps];
+    uint2 v[2][kTokenTiles];
+    uint4 of[2][2];
+    const auto load = [&](int k) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k)
+      for (int j = 0; j < kTokenTiles; ++j) v[k % 2][j] = load_shared_two(row + j * kRowBytes + k * 32);
 #pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) v[j][k] = load_shared_two(row + j * kRowBytes + k * 32);
+      for (int half = 0; half < 2; ++half) of[k % 2][half] = load_shared_four(q.rows + (2 * k + half) * 512);
+    };
+    load(0);
+#pragma unroll
+    for (auto& to : s) to[0] = to[1] = q.first[0], to[2] = to[3] = q.first[1];
     float scale[kTokenTiles][2];
 #pragma unroll
-    for (int j = 0; j < kTokenTiles; ++j)
+    for (int k = 0; k < kSteps; ++k) {
+      if (k + 1 < kSteps) {
+        load(k + 1);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) scale[j][i] = scale_at(page + token_of(j, i) * kRowBytes + 2 * kDim);
+        for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
-    for (auto& of : s) of[0] = of[1] = of[2] = of[3] = 0;
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k)
+          for (int i = 0; i < 2; ++i) scale[j][i] = scale_at(page + token_of(j, i) * kRowBytes + 2 * kDim);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j) {
-          const std::uint32_t word = half == 0 ? v[j][k].x : v[j][k].y;
-          const std::uint32_t(&of)[4] = q[2 * k + half];
-          mma<__nv_bfloat16>(s[j], of[0], of[1], of[2], of[3], code_pair<kKind>(word, 0, select_pair(0, 1)),
-                             code_pair<kKind>(word, 0, select_pair(2, 3)));
+          const std::uint32_t word = half == 0 ? v[k % 2][j].x : v[k % 2][j].y;
+          const uint4& a = of[k % 2][half];
+          mma<__half>(s[j], a.x, a.y, a.z, a.w, key_pair<kKind>(word, 0, 1), key_pair<kKind>(word, 2, 3));
         }
+    }
 #pragma unroll
     for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) s[j][i] *= scale[j][i], s[j][2 + i] *= scale[j][i];
+      for (int i = 0; i < 2; ++i) s[j][i] *= scale[j][i] * q.unit[0], s[j][2 + i] *= scale[j][i] * q.unit[1];
   }
 
   // Adds a page with scores s, in base 2, masked with -inf.
@@ -191,6 +246,40 @@ struct EightBitPage {
   }
 
  private:
+  // Rows in bf16 as Queries has them.
+  static __device__ __forceinline__ void to_f16(Queries& q, Rows& rows) {
+    constexpr int kLargest = 14;  // exponent
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const auto pair = [&](int k, int i) -> std::uint32_t& { return rows[k][2 * i + r]; };
+      const auto value = [&](int k, int i) {
+        return __bfloat1622float2(reinterpret_cast<__nv_bfloat162&>(pair(k, i)));
+      };
+      float largest = 0;
+#pragma unroll
+      for (int k = 0; k < PageShape<kDim>::kKeySteps; ++k)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) largest = fmaxf(largest, fmaxf(fabsf(value(k, i).x), fabsf(value(k, i).y)));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      const int up = min(kLargest + 127 - (__float_as_int(largest) >> 23), 100);
+      const float factor = power_of_two(up);
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < PageShape<kDim>::kKeySteps; ++k)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float2 v = value(k, i);
+          const __half2 h = __floats2half2_rn(v.x * factor, v.y * factor);
+          sum += __low2float(h) + __high2float(h);
+          pair(k, i) = reinterpret_cast<const std::uint32_t&>(h);
+        }
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      q.first[r] = kKind == KvCodes::kInt8 ? -kKeyBias * sum : 0.0f;
+      q.unit[r] = power_of_two(-up) * (kKind == KvCodes::kInt8 ? 1.0f : 256.0f);
+    }
+  }
   static __device__ __forceinline__ float scale_at(std::uint32_t at) {
     float v;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));

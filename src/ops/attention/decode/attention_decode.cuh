@@ -16,7 +16,7 @@ namespace mneme::cuda::decode {
 constexpr int kRows = 16;         // query rows of an mma: the group, zero-padded
 constexpr int kMaxBlocks = 1024;  // thread blocks per launch
 constexpr int kMaxItems = 4096;   // rows times KV heads
-constexpr int kMaxWarps = 8, kMaxThreads = kMaxWarps * kWarp;
+constexpr int kMaxWarps = 12, kFewWarps = 8;
 constexpr int kMaxShare = 128;  // pages per thread block for which whole items matter more than more thread blocks
 
 struct Args {
@@ -372,15 +372,20 @@ struct Shape {
 
 // Two pages per warp, one in flight while one is read: 128 KiB where available, which leaves room on the SM for a
 // thread block of the preceding or following GEMM. Three pages per warp read no faster.
+//
+// More than half of an SM's shared memory, so that every SM has one thread block: where two have room, the launch puts
+// two on the SMs that the preceding kernel leaves first and none on others (27 sequences of 32K tokens in int8, a thread
+// block with 67 KiB: 41.5 ms a step, where its phases one by one took 27).
 template <typename... Params>
-Shape shape_of(void (*kernel)(Params...), int page_bytes, int most_warps = kMaxWarps) {
+Shape shape_of(void (*kernel)(Params...), int page_bytes, int most_warps) {
   constexpr int kStatic = 8 << 10, kStages = 2;
-  const int pages = (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStatic) / page_bytes;
-  const int n_warps = std::min(most_warps, pages >= 16  ? 8
-                                           : pages >= 8 ? 4
-                                           : pages >= 6 ? 3
-                                                        : 2),
-            bytes = n_warps * kStages * page_bytes;
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin), pages = (most - kStatic) / page_bytes;
+  const int n_warps = std::min(most_warps, pages >= 24   ? 12
+                                           : pages >= 16 ? 8
+                                           : pages >= 8  ? 4
+                                           : pages >= 6  ? 3
+                                                         : 2),
+            bytes = std::max(n_warps * kStages * page_bytes, most / 2);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "decode attention's shared memory");
   return {n_warps, kStages, static_cast<std::size_t>(bytes)};

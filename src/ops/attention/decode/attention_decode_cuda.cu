@@ -14,16 +14,30 @@ using namespace cuda::decode;  // NOLINT
 // extra checks.
 enum class TableKind { kWhole, kHoles, kArriving };
 
+constexpr int kMaxStages = 4;
+// Whether pages come by bulk copies. Not where other thread blocks write them meanwhile: bulk copies are ordered with
+// the kernels before alone.
+#if __CUDA_ARCH__ >= 900
+template <typename Page, TableKind kKind>
+constexpr bool kByBulkCopies = kKind != TableKind::kArriving&& Page::kWhole;
+#else
+template <typename Page, TableKind kKind>
+constexpr bool kByBulkCopies = false;
+#endif
+
 template <typename Page, TableKind kKind>
 struct KvSplit {  // one item's part of a thread block's work
   static constexpr int kDim = Page::kDim;
-  static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
+  static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving,
+                        kBulk = kByBulkCopies<Page, kKind>;
   const Args& p;
   const Item& item;
   const std::int32_t* table;
   std::uint32_t ring;  // shared address of this warp's pages
+  std::uint32_t full;  // kByBulkCopies: the mbarriers of these pages; bit i of `parity`: the phase of stage i
   int begin, end;      // pages of the item
   bool& waited;
+  std::uint32_t& parity;
   bool arrived = false;  // kArriving: in-flight entries have arrived
 
   // Mask of stored tokens in a page of the table.
@@ -63,10 +77,28 @@ struct KvSplit {  // one item's part of a thread block's work
         number &= ~kInFlight;
       }
       const std::byte* block = p.tables.base + static_cast<std::int64_t>(number) * Page::kBytes;
+      if constexpr (kBulk) {
+        if (threadIdx.x % kWarp == 0) Page::fetch_whole(ring + stage * Page::kBytes, block, full + stage * 8);
+        return;
+      }
       Page::fetch(ring + stage * Page::kBytes, block, item.from - at * kKvPageTokens, item.length - at * kKvPageTokens,
                   mask_of(at));
     }
     copy_async_commit();
+  }
+  // The page of `stage` has arrived.
+  __device__ __forceinline__ void await(int stage) {
+    if constexpr (kBulk) {
+      barrier_wait(full + stage * 8, parity >> stage & 1);
+      parity ^= 1u << stage;
+    } else if (p.n_stages == 2) {
+      copy_async_wait<1>();
+    } else if (p.n_stages == 3) {
+      copy_async_wait<2>();
+    } else {
+      copy_async_wait<3>();
+    }
+    __syncwarp();
   }
 
   __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) {
@@ -89,14 +121,7 @@ struct KvSplit {  // one item's part of a thread block's work
       } else {
         fetch(next, next_stage);
       }
-      if (stages == 2) {
-        copy_async_wait<1>();
-      } else if (stages == 3) {
-        copy_async_wait<2>();
-      } else {
-        copy_async_wait<3>();
-      }
-      __syncwarp();
+      await(stage);
       const std::uint32_t at = ring + stage * Page::kBytes;
       float s[kTokenTiles][4];
       Page::score(s, q, at);
@@ -111,6 +136,24 @@ struct KvSplit {  // one item's part of a thread block's work
     rows.finish();
   }
 };
+
+// A warp's mbarriers, which one thread arrives at.
+__device__ __forceinline__ void init_barriers(std::uint32_t full, int stages) {
+  if (threadIdx.x % kWarp == 0) {
+    for (int i = 0; i < stages; ++i) barrier_init(full + i * 8, 1);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  __syncwarp();
+}
+// Bulk copies that any thread of the block issues from here on find the block's stores to shared memory done.
+__device__ __forceinline__ void bulk_copies_after_stores() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  __syncthreads();
+}
 
 // Which heads DecodeAttentionCuda::only has. Called by every thread of the block; waits for the preceding kernels.
 struct RelistedHeads {
@@ -138,12 +181,13 @@ __device__ __forceinline__ RelistedHeads relisted_heads(const Args& p, int n_ite
 }
 
 template <typename Page, TableKind kKind>
-__global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
+__global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Args p) {
   constexpr int kDim = Page::kDim;
   constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMaxItems / 4 + 1];
   __shared__ float2 ml[kMaxWarps * kRows];
+  __shared__ std::uint64_t full[kMaxWarps * kMaxStages];
   launch_dependents();
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const bool waits = p.a.tables_late;
@@ -157,6 +201,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
   const Pages pages = count_pages<kHoles>(p, n_items, first, few);
   if (waits && p.a.lengths_early && !kArriving) grid_dependency_wait();
   bool waited = waits;  // kArriving: waits for an item's list instead
+  std::uint32_t parity = 0;
+  const std::uint32_t barriers = shared_address(full) + warp * kMaxStages * 8;
+  if constexpr (kByBulkCopies<Page, kKind>) init_barriers(barriers, p.n_stages);
 
   if (static_cast<int>(blockIdx.x) < pages.used) {
     const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
@@ -172,9 +219,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
         __syncthreads();
       }
       RunningRows<kDim> rows;
-      KvSplit<Page, kKind>{p, item, table, shared_address(ring) + warp * p.n_stages * Page::kBytes, begin, end, waited}
+      KvSplit<Page, kKind>{p,   item,   table, shared_address(ring) + warp * p.n_stages * Page::kBytes, barriers, begin,
+                           end, waited, parity}
           .run(rows, n_warps);
       finish_kv_split<Page>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
+      if constexpr (kByBulkCopies<Page, kKind>) bulk_copies_after_stores();
     }
   }
   if (kArriving || !waited) grid_dependency_wait();
@@ -183,7 +232,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
 
 template <typename Page, TableKind kKind>
 void run(const Args& args, const CudaContext& context) {
-  static const Shape shape = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMaxWarps);
+  // 27 sequences of 32K tokens in int8 take 19.1 ms a step with 12 warps and 21.7 with 8; 20 sequences of 2,048 selected
+  // tokens 11.0 and 10.8, one sequence of 128K 87 and 84 us a layer (H200). The larger last: it sets the kernel's limit.
+  static const Shape few = shape_of(decode_kernel<Page, kKind>, Page::kBytes, kFewWarps),
+                     many = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMaxWarps);
+  const Shape& shape = !args.a.tables_late && args.a.n * args.tables.n_kv_heads > sm_count() ? many : few;
   Args a = args;
   a.n_stages = shape.n_stages;
   launch(context, "attend_decode", decode_kernel<Page, kKind>, dim3(static_cast<unsigned>(sm_count())),

@@ -106,7 +106,7 @@ __device__ void finish_item(const Args& p, const Item& item, int n_parts, int bl
 // One thread block per SM, one warp on each of its four partitions. Without the launch bound nvcc limits registers as
 // for three blocks, and every mma waits for its operands.
 template <typename Page>
-__global__ void __launch_bounds__(kMaxThreads, 1) listed_kernel(Args p, int cluster) {
+__global__ void __launch_bounds__(kWarp* kFewWarps, 1) listed_kernel(Args p, int cluster) {
   constexpr int kDim = Page::kDim;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMaxItems / 4 + 1];
@@ -159,7 +159,7 @@ int cluster_for(const std::vector<int>& clusters, int n_items) {
 
 template <typename Page>
 void run(const Args& args, const CudaContext& context) {
-  static const Shape shape = shape_of(listed_kernel<Page>, Page::kBytes);
+  static const Shape shape = shape_of(listed_kernel<Page>, Page::kBytes, kFewWarps);
   static const std::vector<int> clusters =
       active_clusters(listed_kernel<Page>, shape.n_warps * kWarp, kMaxCluster, shape.shared_bytes);
   Args a = args;
