@@ -36,6 +36,7 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, D
           .max_context = context,
           .store = store_of(o),
           .kv_dtype = kv_dtype_of(o),
+          .grow_slots = true,
           .audit_every = o.audit_every,
           .ranks = ranks,
           .split = split};

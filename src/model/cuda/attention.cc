@@ -32,6 +32,10 @@ bool reads_in_windows(const SequenceRows& s) {
   return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
 }
 
+std::int64_t free_device_bytes() {
+  return static_cast<std::int64_t>(device_info(0).free_bytes);
+}
+
 }  // namespace
 
 CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options) : model_(model), options_(options) {
@@ -105,7 +109,8 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .correction = options_.correction,
                                              .recall_form = options_.recall_form,
                                              .delay_us = options_.delay_us,
-                                             .rope = &model_.rope()}};
+                                             .rope = &model_.rope()},
+                                 .free_bytes = options_.grow_slots ? &free_device_bytes : nullptr};
   if (!retrievals_.prepare(setup, stream)) return;
   ++generation_;
   const bool parts = std::any_of(retrievals_.active().begin(), retrievals_.active().end(),

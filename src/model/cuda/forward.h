@@ -35,6 +35,9 @@ struct CudaForwardOptions {
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
+  // Cache slots of pages take free device memory too, of which nothing else is needed after make_pool() than what the
+  // steps do (CudaRetrievalSetup::free_bytes).
+  bool grow_slots = false;
   std::int32_t recall_blocks = 8;
   RecallForm recall_form;
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "src/base/error.h"
+#include "src/model/cuda/retrieval/retrieval_set.h"
+#include "src/offload/device_cache_cuda.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "tests/model/cuda/cuda_on_device.h"
 
@@ -346,6 +348,78 @@ TEST(CudaMethods, WindowsShareStateWithAnyUnits) {
   EXPECT_FALSE(of_window.holds(of_fier));
   EXPECT_LE(of_window.n_slots, 17) << "pages, alone";
   EXPECT_FALSE(both.holds(needs(plan("fier", "unit_fetch=4"))));
+}
+
+// Cache slots that grow into free memory change what is fetched, and no answer.
+TEST_F(CudaMethodTest, MoreCacheSlotsMissLessAndAnswerTheSame) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 8);
+  const std::span<const std::int32_t> all(tokens);
+  for (const char* name : {"freekv", "quest", "mneme"}) {
+    SCOPED_TRACE(name);
+    CudaForwardOptions options{
+        .max_rows = 512, .max_sequences = 2, .max_context = model->max_context(), .store = KvStore::kHost};
+    OnDevice few(*model, options);
+    options.grow_slots = true;
+    OnDevice many(*model, options);
+    const auto plan = plan_for(*model, name, 320, "unit=page:32");
+    MethodState of_few(plan), of_many(plan);
+    SequenceCache a(*few.pool), b(*many.pool);
+    for (std::size_t at = 0; at < 1024; at += 512)
+      few.step(a, all.subspan(at, 512), &of_few), many.step(b, all.subspan(at, 512), &of_many);
+    for (std::size_t at = 1024; at < 1500; ++at)
+      ASSERT_EQ(few.step(a, all.subspan(at, 1), &of_few), many.step(b, all.subspan(at, 1), &of_many)) << at;
+    const LayerStats one = all_layers(of_few), more = all_layers(of_many);
+    EXPECT_EQ(more.selected_units, one.selected_units);
+    EXPECT_LT(more.missing_units, one.missing_units);
+    EXPECT_GT(many.forward.method_bytes().slots, 2 * few.forward.method_bytes().slots);
+  }
+}
+
+// The number of further slots is arithmetic; state that finds no memory takes what others have grown by.
+TEST_F(CudaMethodTest, CacheSlotsGrowIntoHalfOfWhatIsFreeAndShrinkForOthers) {
+  const KvShape shape{.n_layers = 3, .n_kv_heads = 2, .head_dim = 128};
+  const auto needs = [](const char* name, const char* overrides, std::int32_t budget) {
+    Recipe recipe =
+        make_recipe(name, {.budget = budget, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}});
+    apply_overrides(overrides, recipe);
+    return CudaRetrieval::needs_of(*compile(recipe, {.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128}),
+                                   {.spare = 0.5f});
+  };
+  const CudaRetrieval::Needs pages = needs("freekv", "unit=page:32", 512);
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  // A slot of two layers, two heads and two sequences takes 8 x 16 KiB.
+  CudaRetrievalSetup setup{.shape = shape, .n_heads = 8, .options = {.n_seq_slots = 2, .max_context = 4096}};
+  EXPECT_EQ(more_slots(pages, setup), 0) << "not asked for";
+  setup.free_bytes = [] { return 40 * kGiB; };
+  EXPECT_EQ(more_slots(pages, setup), 2 * pages.n_slots);
+  setup.free_bytes = [] { return 4 * kGiB + 2 * 5 * 8 * 16384 + 100; };
+  EXPECT_EQ(more_slots(pages, setup), 5);
+  setup.free_bytes = [] { return 3 * kGiB; };
+  EXPECT_EQ(more_slots(pages, setup), 0);
+  setup.free_bytes = [] { return 40 * kGiB; };
+  EXPECT_EQ(more_slots(needs("fier", "", 512), setup), 0) << "single tokens";
+  setup.options.pages_on_device = true;
+  EXPECT_EQ(more_slots(pages, setup), 0);
+  setup.options.pages_on_device = false;
+
+  CudaRetrievalSet set;
+  set.begin();
+  set.add(pages);
+  EXPECT_TRUE(set.prepare(setup, stream));
+  EXPECT_EQ(set.retrieval_of(0).device_cache().n_slots, 3 * pages.n_slots);
+  EXPECT_FALSE((set.begin(), set.add(pages), set.prepare(setup, stream))) << "what has grown is kept";
+  // Beside state that no device has memory for.
+  CudaRetrieval::Needs huge = needs("freekv", "unit=page:32,dense=0+1", 512);
+  huge.n_slots = kMaxKvSlots;
+  CudaRetrievalSetup large = setup;
+  large.options.n_seq_slots = 1024;
+  set.begin();
+  set.add(pages), set.add(huge);
+  EXPECT_THROW(set.prepare(large, stream), Error);
+  set.begin();
+  set.add(pages);
+  EXPECT_NO_THROW(set.prepare(setup, stream));
 }
 
 // Sequences of one step may have any plans: units, dense layers and positions differ, and each gives what it gives

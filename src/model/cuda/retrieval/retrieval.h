@@ -50,6 +50,7 @@ struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
+  std::int32_t more_slots = 0;     // cache slots of a head beyond what the needs say
   bool pages_on_device = false;    // else in mapped host memory
   std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
   // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
@@ -74,6 +75,7 @@ class CudaRetrieval {
   CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                 const CudaRetrievalOptions& options);
   const Needs& needs() const { return needs_; }
+  std::int32_t more_slots() const { return options_.more_slots; }
 
   // Benchmarks, see CudaRetrievalOptions.
   void inject_outcomes(float turnover, float correction, const RecallForm& form);

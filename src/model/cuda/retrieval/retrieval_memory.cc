@@ -94,7 +94,7 @@ void CudaRetrieval::describe(std::int32_t n_heads) {
     view_.index.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options_.max_context);
     view_.index.lists.max_tokens = view_.max_pages * kPageTokens;
   }
-  view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
+  view_.n_slots = in_pages_ ? 0 : needs_.n_slots + options_.more_slots;
   view_.fetch = needs_.fetch;
   view_.max_listed = needs_.max_listed;
   view_.select_tokens = needs_.keys.select_tokens;
