@@ -386,8 +386,11 @@ void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
     LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
     ++s.steps;
     const LateDrops* late = row.method->late().get();
-    for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m)
-      s.attended_tokens += late != nullptr && late->any() ? late->attended(l, m) : row.cache->n_stored(l, m);
+    const std::int32_t window = row.method->plan().shape.window_of(l);
+    for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+      const std::int32_t kept = late != nullptr && late->any() ? late->attended(l, m) : row.cache->n_stored(l, m);
+      s.attended_tokens += window > 0 ? std::min(kept, window) : kept;
+    }
     s.attended_heads += shape_.n_kv_heads;
     const bool sparse = !row.method->plan().dense_layer(l) && row.cache->length() > row.method->rules(l).budget;
     s.sparse_steps += sparse ? 1 : 0;

@@ -442,6 +442,14 @@ TEST_F(CudaForwardTest, ArchitecturesRunInBothStoresAndUnderMethods) {
                                    host.step(b, all.subspan(i, 1))),
                     kTolerance)
               << i;
+        if (full) continue;
+        for (std::int32_t l = 0; l < a.shape().n_layers; ++l) {
+          const LayerStats& s = method.stats().layers[static_cast<std::size_t>(l)];
+          const std::int64_t window = model->config().window_of(l);
+          if (window > 0) {
+            EXPECT_EQ(s.attended_tokens, s.attended_heads * window) << l;
+          }
+        }
       }
   }
 }

@@ -65,7 +65,9 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
       ++s.steps;
       const std::int32_t c = slot_layer(l);
-      const std::int64_t attended = c < 0 ? row.cache->length() : at(row.seq_slot, l).attended;
+      const std::int32_t length = row.cache->length(), window = row.method->plan().shape.window_of(l);
+      const std::int64_t everything = window > 0 ? std::min(window, length) : length;
+      const std::int64_t attended = c < 0 ? everything : at(row.seq_slot, l).attended;
       const bool one_by_one = c >= 0 && !at(row.seq_slot, l).everything;
       const std::int64_t heads = one_by_one ? view_.n_kv_heads : shape_.n_kv_heads;
       s.attended_tokens += attended * heads;
