@@ -19,7 +19,7 @@
 
 namespace mneme {
 
-inline constexpr int kSkinnyRows = 64;      // of x, at most
+inline constexpr int kSkinnyRows = 64;  // of x, at most
 // Where w is bf16: by mma, and by wgmma. cuBLASLt is faster with more rows.
 inline constexpr int kSkinnyBf16Rows = 16, kWgmmaBf16Rows = 32;
 
