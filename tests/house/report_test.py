@@ -72,7 +72,7 @@ class ReportTest(Tree):
         self.expect(0)
 
     def test_a_page_may_not_show_a_figure_without_its_record(self):
-        for name in ("m8-batch-h200.json", "m8-accuracy-h200.json"):
+        for name in ("m13-throughput-h200.json", "m8-accuracy-h200.json"):
             (self.root / "bench/results" / name).unlink(missing_ok=True)
         self.page("![throughput](figures/throughput.svg)\n")
         self.expect(1, "shows docs/figures/throughput.svg, which has no record")

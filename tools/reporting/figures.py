@@ -63,26 +63,26 @@ def decode_context():
 
 
 def throughput():
-    """Throughput against the number of sequences of 32,768 tokens."""
-    record = records.load("m8-batch-h200")
-    depth = 32 * KIB
-    lines = [("FreeKV, GPU", "freekv", "device", "blue", 0.13),
-             ("FreeKV, host", "freekv", "host", "purple", 0.13),
-             ("full, GPU", "full", "device", "green", None)]
+    """Throughput against context length, of as many sequences as a card of 80 GB holds or the host does."""
+    rows = records.load("m13-throughput-h200")["decode"]
+    lines = [("FreeKV, int8, host", "freekv", "int8", "blue"), ("full, int8, GPU", "full", "int8", "purple"),
+             ("full, GPU", "full", "bf16", "green")]
     series = []
-    for label, method, store, colour, correction in lines:
-        points = records.by_batch(record, method, store, depth, correction)
+    for label, method, dtype, colour in lines:
+        points = sorted((r["depth"], r["tokens_per_second"]) for r in rows
+                        if (r["method"], r["kv_cache_dtype"]) == (method, dtype))
+        if len(points) < 2:
+            continue
         series.append(Series(f"{label} {points[-1][1]:,.0f}", points, colour, bold=method == "freekv"))
-    top = max(y for s in series for _, y in s.points)
-    step = 500
-    high = (int(top / step) + 1) * step
-    most = max(x for s in series for x, _ in s.points)
+    low, high = min(x for s in series for x, _ in s.points), max(x for s in series for x, _ in s.points)
+    said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
     return svg(Chart(
-        title="Tokens a second, all sequences", x_title="sequences of 32,768 tokens",
-        description="Decode throughput against the number of sequences of 32,768 tokens on one H200, Llama 3.1 8B "
-                    "shape, bf16. " + "; ".join(f"{s.label} at {s.points[-1][0]} sequences" for s in series) + ".",
-        x=Axis(0, most, [(n, str(n)) for n in (1, 4, 8, 16, 24) if n <= most]),
-        y=Axis(0, high, [(v, f"{v:,}") for v in range(0, high + 1, step)]), series=series))
+        title="Tokens a second, all sequences (log scale)", x_title="tokens of context",
+        description="Decode throughput against context length, Llama 3.1 8B shape, measured on one H200 with the memory of "
+                    "an 80 GB card: as many sequences as it holds on the GPU, a million tokens in host memory. " + said
+                    + ".",
+        x=Axis(low, high, [(n * KIB, f"{n}K") for n in (8, 16, 32, 64, 128) if low <= n * KIB <= high], log=True),
+        y=Axis(100, 5000, [(v, f"{v:,}") for v in (100, 300, 1000, 3000)], log=True), series=series))
 
 
 METHODS = [("freekv", "FreeKV", "blue"), ("quest", "Quest", "purple"), ("fier", "FIER", "orange"),

@@ -31,7 +31,7 @@ def headline(page):
 
 ALT = {
     "decode-context.svg": "Decode time against context length: full attention, FreeKV from host memory, a window",
-    "throughput.svg": "Throughput against the number of sequences of 32,768 tokens: full attention and FreeKV",
+    "throughput.svg": "Throughput against context length: as many sequences as fit, full attention and FreeKV",
     "accuracy.svg": "Right answers against the budget: full attention, FreeKV, Quest, FIER, a window",
     "page.png": "The web page: a conversation over a document, and what the answer's steps read of it",
 }
@@ -56,11 +56,11 @@ def pictures(page):
             source = os.path.relpath(f"docs/figures/{name}", os.path.dirname(page) or ".")
             lines += [f'<img src="{source}" width="49%"', f'  alt="{alt}">']
     names = list(figures.context_record()[0])
-    names += [n for n in ("m8-batch-h200", "m8-accuracy-h200") if (records.RESULTS / f"{n}.json").exists()]
-    text = ("Speed: one H200, Llama 3.1 8B shape, bf16, random weights, budget 2,048; GPU and host say where the KV cache "
-            "is, and FreeKV's two times are those without corrections and with 20 % of the KV heads corrected. ")
+    names += [n for n in ("m13-throughput-h200", "m8-accuracy-h200") if (records.RESULTS / f"{n}.json").exists()]
+    text = ("Speed: one H200, Llama 3.1 8B shape, bf16, random weights, budget 2,048, KV cache on GPU or host; FreeKV's two "
+            "times: nothing and 20 % of the heads corrected. Throughput: what 80 GB hold, or a million tokens. ")
     if "accuracy.svg" in "".join(lines):
-        text += "Accuracy: the shipped 27 M model over 12,288 tokens. "
+        text += "Accuracy: the shipped model, 12,288 tokens. "
     text += f"`tools/report` draws from {sources(page, names)}."
     return "\n".join(lines + ["</p>", "", wrapped(text)])
 
