@@ -39,13 +39,16 @@ Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOption
       chunk(std::max(o.inter_token_ms, 0.0) / 1000, std::max(o.max_batched_tokens, 1)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
-  KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
+  KvWindows windows = ranks == nullptr && options.kv_spill.bytes == 0 ? forward->kv_windows() : KvWindows{};
+  windows.step_tokens = std::max(options.max_batched_tokens, 1);
+  KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()), windows);
   if (ranks != nullptr) kv.n_blocks = ranks->least(kv.n_blocks / shape.blocks_per_page()) * shape.blocks_per_page();
   options.context = kv.context;
   pool = kv.resident_bytes > 0 ? std::make_unique<PagePool>(shape, kv.n_blocks,
                                                             SpillOptions{.folder = options.kv_spill.folder,
                                                                          .resident_bytes = kv.resident_bytes})
                                : forward->make_pool(shape, kv.n_blocks);
+  pool->set_windows(windows);
 }
 
 Request& Engine::Impl::add(RequestId id) {
@@ -104,7 +107,7 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
     fail(ErrorKind::kRequest, "{} tokens of prompt and up to {} of answer are {}; the context has {}", n_prompt,
          input.max_tokens, n_all, options.context);
   }
-  const std::int64_t blocks = blocks_of(pool->shape(), n_all);
+  const std::int64_t blocks = blocks_of(pool->shape(), pool->windows(), n_all);
   if (blocks > pool->n_blocks()) {
     const std::int64_t bytes = pool->shape().page_bytes();
     fail(ErrorKind::kRequest, "{} tokens take {} bytes of keys and values; there are {} in all", n_all, blocks * bytes,
@@ -215,7 +218,8 @@ std::int32_t usable_prefix(const Request& parent, std::int32_t n_shared, const s
   const std::int32_t n_rows = std::min(n_prefill, plan != nullptr ? plan->observed_rows() : 0);
   const std::int32_t n = std::max(0, std::min({n_shared, parent.cache.length(), n_prefill - n_rows}));
   const bool same_method = parent.method && parent.method->shared_plan() == plan;
-  return same_method && n < parent.cache.length() && !parent.method->can_truncate(n) ? 0 : n;
+  if (same_method && n < parent.cache.length() && !parent.method->can_truncate(n)) return 0;
+  return parent.cache.can_truncate(n) ? n : 0;
 }
 
 // The pages of these tokens, and the parent's index where the plan is the same.
@@ -274,6 +278,8 @@ std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_sh
   const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
   const bool runs = request.state == Request::State::kRunning;
   if (runs && (request.wants_prompt_scores() || (plan != nullptr && impl_->pool->on_device()))) return before;
+  // What it was promised counts on the pages of a window that it owns.
+  if (runs && impl_->pool->windows().n_layers() > 0) return before;
   parent.settle();
   MNEME_CHECK(n_shared <= parent.cache.length() &&
                   std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),

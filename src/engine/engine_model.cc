@@ -7,6 +7,7 @@
 #include "src/cuda/device.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_backend.h"
+#include "src/model/shapes.h"
 
 namespace mneme {
 namespace {
@@ -19,6 +20,7 @@ class ModelForward final : public ForwardPass {
   }
 
   KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
+  KvWindows kv_windows() const override { return kv_windows_of(model_->config()); }
   std::int64_t vocab() const override { return model_->config().vocab; }
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return model_->weight_bytes(); }

@@ -32,7 +32,8 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   if (n_computed < 0 || n_computed > n_tokens) {
     fail(ErrorKind::kRequest, "{} of {} tokens are computed: expected 0 to all of them", n_computed, n_tokens);
   }
-  const std::int64_t needed = blocks_of(impl_->pool->shape(), n_computed);
+  const KvWindows& windows = impl_->pool->windows();
+  const std::int64_t needed = blocks_of(impl_->pool->shape(), windows, n_computed);
   const auto fits = [&] { return impl_->agreed(impl_->has_unpromised(needed)); };
   impl_->take_pages(nullptr, fits);
   if (!fits()) {
@@ -44,7 +45,11 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   }
   SequenceCache cache(*impl_->pool);  // goes away with its pages if `fill` throws
   if (method) cache.set_key_basis(method->plan().key_basis);
-  cache.extend(n_computed);
+  const std::int32_t step = windows.n_layers() > 0 ? windows.step_tokens : n_computed;
+  while (cache.length() < n_computed) {
+    cache.extend(std::min(step, n_computed - cache.length()));
+    cache.release_first(windows.first_page(cache.length() - KvWindows::kSlack), true);
+  }
   fill(cache);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = std::move(input.prompt);
@@ -75,7 +80,7 @@ RequestId Engine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId from,
   if (n_shared > 0) {
     Request& parent = impl_->find_sequence(from);
     parent.settle();
-    MNEME_CHECK(!parent.cache.dropped() && n_shared <= parent.cache.length() &&
+    MNEME_CHECK(!parent.cache.dropped() && parent.cache.can_truncate(n_shared) && n_shared <= parent.cache.length() &&
                     std::equal(input.prompt.begin(), input.prompt.begin() + n_shared, parent.tokens.begin()),
                 "{} tokens of request {}", n_shared, from.value);
     request.cache = parent.cache.fork();
@@ -98,6 +103,7 @@ bool Engine::fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(Seq
   if (!fits()) return false;
   request.cache.extend(n_tokens);
   fill(request.cache);
+  request.cache.release_behind();
   return true;
 }
 

@@ -169,8 +169,10 @@ void Engine::Impl::undo(const Batch& batch) {
 }
 
 void Engine::Impl::commit(const Batch& batch) {
-  for (Request* r : batch.requests)
+  for (Request* r : batch.requests) {
     if (r->method) r->method->commit(r->cache);
+    r->cache.release_behind();
+  }
 }
 
 // A forward pass and its tokens: the leader's, where there are several ranks.

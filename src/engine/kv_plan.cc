@@ -33,6 +33,15 @@ void check_options(const EngineOptions& o, std::int64_t model_context) {
   }
 }
 
+// Pages of the longest sequence that so many blocks hold.
+std::int64_t pages_of_blocks(const KvShape& shape, const KvWindows& windows, std::int64_t blocks) {
+  const std::int64_t per_page = shape.blocks_per_page(), most = windows.most_pages(windows.step_tokens);
+  const std::int64_t of_windows = std::int64_t{windows.n_layers()} * shape.n_kv_heads;
+  // Up to `most` pages all layers grow, then those without a window.
+  if (of_windows == 0 || of_windows == per_page || blocks / per_page <= most) return blocks / per_page;
+  return (blocks - of_windows * most) / (per_page - of_windows);
+}
+
 }  // namespace
 
 std::int64_t pages_of(std::int64_t n_tokens) {
@@ -41,6 +50,12 @@ std::int64_t pages_of(std::int64_t n_tokens) {
 
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
   return pages_of(n_tokens) * shape.blocks_per_page();
+}
+
+std::int64_t blocks_of(const KvShape& shape, const KvWindows& windows, std::int64_t n_tokens) {
+  const std::int64_t pages = pages_of(n_tokens), most = windows.most_pages(windows.step_tokens);
+  const std::int64_t spared = windows.n_layers() > 0 ? std::max<std::int64_t>(0, pages - most) : 0;
+  return pages * shape.blocks_per_page() - spared * windows.n_layers() * shape.n_kv_heads;
 }
 
 DType kv_dtype_of(const EngineOptions& options) {
@@ -58,7 +73,7 @@ DType kv_dtype_of(const EngineOptions& options) {
 }
 
 KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
-               std::int64_t available_bytes) {
+               std::int64_t available_bytes, const KvWindows& windows) {
   check_options(options, model_context);
   // The largest that block ids reach, and positions, which stay below 2^31 - 32.
   constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
@@ -69,7 +84,8 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
   const std::int64_t spill = std::min(options.kv_spill.bytes, std::numeric_limits<std::int64_t>::max() - memory);
   const std::int64_t room = memory + spill;
-  const std::int64_t pages_in_room = std::min(room / page_bytes, kMaxBlocks) / per_page;
+  const std::int64_t blocks_in_room = std::min(room / page_bytes, kMaxBlocks);
+  const std::int64_t pages_in_room = pages_of_blocks(shape, windows, blocks_in_room);
 
   KvPlan plan;
   plan.context = options.context > 0 ? options.context : model_context;
@@ -79,7 +95,7 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
       fail(ErrorKind::kResource,
            "one sequence of {} tokens takes {} bytes of keys and values ({} a token); {} bytes are {}: room for {} "
            "tokens",
-           plan.context, pages_of(plan.context) * per_page * page_bytes, shape.bytes_per_token(), room,
+           plan.context, blocks_of(shape, windows, plan.context) * page_bytes, shape.bytes_per_token(), room,
            spill > 0                     ? "set aside in memory and on the disk (kv_memory_bytes, kv_spill)"
            : options.kv_memory_bytes > 0 ? "set aside (kv_memory_bytes)"
                                          : "left beside the weights (kv_memory_bytes overrides)",
@@ -87,9 +103,10 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
     }
     plan.context = pages_in_room * kPageTokens;
   }
-  const std::int64_t pages =
-      options.kv_memory_bytes > 0 ? pages_in_room : pages_of(plan.context) + options.max_sequences;
-  plan.n_blocks = std::min(pages, kMaxBlocks / per_page) * per_page;
+  const std::int64_t blocks = options.kv_memory_bytes > 0
+                                  ? blocks_in_room
+                                  : blocks_of(shape, windows, plan.context) + options.max_sequences * per_page;
+  plan.n_blocks = std::min(blocks, kMaxBlocks) / per_page * per_page;
   if (spill > 0 && plan.n_blocks > memory / page_bytes) plan.resident_bytes = memory;
   return plan;
 }

@@ -18,6 +18,8 @@ struct KvPlan {
 // Pages that hold n tokens, and their blocks over all layers and KV heads.
 std::int64_t pages_of(std::int64_t n_tokens);
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens);
+// Those that a sequence of n tokens holds at most where some layers keep a window.
+std::int64_t blocks_of(const KvShape& shape, const KvWindows& windows, std::int64_t n_tokens);
 DType kv_dtype_of(const EngineOptions& options);
 
 // options.kv_memory_bytes > 0: that much. 0: one sequence of the context, and a page for every sequence that may run
@@ -26,11 +28,11 @@ DType kv_dtype_of(const EngineOptions& options);
 //
 //   available_bytes  memory of the machine for keys and values; looked at when kv_memory_bytes is 0
 //
-// options.kv_spill adds room in a file.
+// options.kv_spill adds room in a file. windows: of layers that keep no more than these; with none, all keep everything.
 //
 // Errors  kOption: values out of range, a context longer than the model's. kResource: no room for one sequence of the
 // context. kUnsupported: a file on a device.
 KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
-               std::int64_t available_bytes);
+               std::int64_t available_bytes, const KvWindows& windows = {});
 
 }  // namespace mneme

@@ -36,10 +36,17 @@ bool Request::loses_all() const {
          (method && (method->plan().observed_rows() == Plan::kAllRows || method->plan().layer_selection.has_value()));
 }
 
+std::int64_t Request::blocks_to(std::int32_t n_tokens) const {
+  const std::int32_t n_new = std::max(0, n_tokens - cache.length()), of_prompt = decode_from() - cache.length();
+  std::int32_t step = cache.pool().windows().step_tokens;
+  if (method && method->plan().recipe.prefill_window) step = std::max(step, method->plan().recipe.prefill_window->rows);
+  return cache.blocks_to_end(n_new, std::clamp(of_prompt, 1, step));
+}
+
 void Request::truncate(std::int32_t to) {
   if (to >= cache.length()) return;
   if (to > 0) settle();
-  if (loses_all()) to = 0;
+  if (loses_all() || !cache.can_truncate(to)) to = 0;
   cache.truncate(to);
   if (method) method->truncate(to);
 }
@@ -52,6 +59,7 @@ void Request::close_pages() {
 
 void Request::step_back(std::int32_t n) {
   const std::int32_t to = cache.length() - n;
+  if (!cache.can_truncate(to)) return truncate(0);
   cache.truncate(to);
   if (method) method->step_back(to);
 }

@@ -67,9 +67,7 @@ struct Request {
   std::int32_t final_length() const { return prompt_end + (max_tokens > 0 ? max_tokens - 1 : 0); }
   std::int64_t blocks_to_end() const { return blocks_to(final_length()); }
   // Blocks that it takes until it has so many tokens.
-  std::int64_t blocks_to(std::int32_t n_tokens) const {
-    return cache.blocks_needed(std::max(0, n_tokens - cache.length()));
-  }
+  std::int64_t blocks_to(std::int32_t n_tokens) const;
   bool wants_token() const { return cache.length() == length() && max_tokens > 0; }
   bool is_end(std::int32_t token) const;
   // Tokens from here on go one a step, through the method.

@@ -53,6 +53,7 @@ PoolSnapshot snapshot_of(const PagePool& pool) {
   s.n_free = pool.n_free();
   for (std::int32_t id = 0; id < pool.n_blocks(); ++id) s.references.push_back(pool.references(BlockId(id)));
   s.free.assign(pool.given_back().begin(), pool.given_back().end());
+  for (const std::int32_t id : pool.released_weakly()) s.free.push_back(id);
   for (std::int64_t id = pool.touched_blocks(); id < pool.n_blocks(); ++id) s.free.push_back(count32(id));
   return s;
 }
@@ -62,8 +63,8 @@ CacheSnapshot snapshot_of(const SequenceCache& cache) {
   for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
     for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head) {
       auto& table = s.tables.emplace_back();
-      for (BlockId id : cache.table(layer, head)) table.push_back(id.value);
-      if (cache.dropped()) s.stored.push_back(cache.n_stored(layer, head));
+      for (BlockId id : cache.table(layer, head).subspan(cache.first_page(layer))) table.push_back(id.value);
+      if (cache.dropped() || cache.released_pages() > 0) s.stored.push_back(cache.n_stored(layer, head));
     }
   }
   return s;

@@ -105,9 +105,13 @@ BlockId PagePool::allocate() {
   if (!free_.empty()) {  // reuse committed memory first
     id = BlockId(free_.back());
     free_.pop_back();
-  } else {
+  } else if (next_unused_ < n_blocks()) {
     id = BlockId(count32(next_unused_++));
+  } else {
+    id = BlockId(links_.back().after);
+    unlink(id.value);
   }
+  if (!content_.empty()) change_content(id);
   refs_[id.value] = 1;
   --n_free_;
   return id;
@@ -121,8 +125,49 @@ void PagePool::retain(BlockId id) {
 void PagePool::release(BlockId id) {
   MNEME_CHECK(references(id) > 0, "block {} is free", id.value);
   if (--refs_[id.value] > 0) return;
+  if (!content_.empty()) change_content(id);
   free_.push_back(id.value);
   ++n_free_;
+}
+
+void PagePool::set_windows(const KvWindows& windows) {
+  MNEME_CHECK(next_unused_ == 0, "{} blocks were allocated before", next_unused_);
+  windows_ = windows;
+  if (windows.n_layers() == 0) return;
+  content_.assign(refs_.size(), 0);
+  links_.assign(refs_.size() + 1, {});
+  links_.back() = {count32(n_blocks()), count32(n_blocks())};
+}
+
+void PagePool::unlink(std::int32_t block) {
+  const Link link = links_[block];
+  links_[link.before].after = link.after;
+  links_[link.after].before = link.before;
+}
+
+void PagePool::release_weakly(BlockId id) {
+  MNEME_CHECK(references(id) > 0 && !links_.empty(), "block {} is free, or no layer has a window", id.value);
+  if (--refs_[id.value] > 0) return;
+  const std::int32_t head = count32(n_blocks()), last = links_[head].before;
+  links_[id.value] = {last, head};
+  links_[last].after = links_[head].before = id.value;
+  ++n_free_;
+}
+
+void PagePool::take_back(BlockId id) {
+  if (references(id) == 0) {
+    unlink(id.value);
+    --n_free_;
+  }
+  ++refs_[id.value];
+}
+
+std::vector<std::int32_t> PagePool::released_weakly() const {
+  std::vector<std::int32_t> blocks;
+  if (links_.empty()) return blocks;
+  const std::int32_t head = count32(n_blocks());
+  for (std::int32_t at = links_[head].after; at != head; at = links_[at].after) blocks.push_back(at);
+  return blocks;
 }
 
 std::int32_t PagePool::references(BlockId id) const {

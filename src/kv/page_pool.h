@@ -8,6 +8,7 @@
 // Threads  One thread allocates, retains and releases. Any thread may read and write the bytes of blocks it holds.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,27 @@ struct KvShape {
   // Bytes of one token over all layers and KV heads.
   std::size_t bytes_per_token() const { return token_bytes() * blocks_per_page(); }
   bool operator==(const KvShape&) const = default;
+};
+
+// Layers that attend a window of the last tokens alone: of those, sequences hold what a window reads.
+struct KvWindows {
+  std::int32_t tokens = 0;       // of the window; 0: all layers keep everything
+  std::uint64_t layers = 0;      // a bit each, of the first 64
+  std::int32_t step_tokens = 1;  // the most that a sequence gets in a step
+
+  // A sequence can be cut by so many tokens without computing any.
+  static constexpr std::int32_t kSlack = 64;
+
+  bool has(std::int32_t layer) const { return tokens > 0 && layer < 64 && ((layers >> layer) & 1) != 0; }
+  std::int32_t n_layers() const { return tokens > 0 ? std::popcount(layers) : 0; }
+  // The first page that the token at position `length` attends.
+  std::int32_t first_page(std::int32_t length) const {
+    return length < tokens ? 0 : (length - tokens + 1) / kPageTokens;
+  }
+  // Pages of a layer that a sequence holds at most in a step of n_new tokens.
+  std::int64_t most_pages(std::int64_t n_new) const {
+    return (tokens + kSlack + n_new + kPageTokens - 1) / kPageTokens + 1;
+  }
 };
 
 // Block storage outside of this process's pageable memory: device memory, or host memory that the device maps. Block i
@@ -84,7 +106,22 @@ class PagePool {
   void release(BlockId id);  // the last release frees it
   std::int32_t references(BlockId id) const;
 
-  // Free blocks that were in use before, in no order. All other free blocks are at touched_blocks() and above.
+  // Layers of `windows` keep no more than their window. Requires  no block was allocated yet.
+  void set_windows(const KvWindows& windows);
+  const KvWindows& windows() const { return windows_; }
+  // As release(), but what the block holds can be had back until it is allocated again: those released longest ago are
+  // allocated first, after all others. Requires  windows.
+  void release_weakly(BlockId id);
+  // Changes when a block's content may have changed, or can be had back no more.
+  std::uint32_t content(BlockId id) const { return content_[id.value]; }
+  void change_content(BlockId id) { ++content_[id.value]; }
+  // One more reference to a block that may be free. Requires  content(id) is what it was when it was released weakly.
+  void take_back(BlockId id);
+  // Free blocks that were released weakly, the one that is allocated first in front.
+  std::vector<std::int32_t> released_weakly() const;
+
+  // Free blocks that were in use before, but for released_weakly(), in no order. All other free blocks are at
+  // touched_blocks() and above.
   std::span<const std::int32_t> given_back() const { return free_; }
   std::int64_t touched_blocks() const { return next_unused_; }
 
@@ -119,6 +156,7 @@ class PagePool {
 
  private:
   std::size_t count_blocks(std::int64_t n_blocks);
+  void unlink(std::int32_t block);
   void reserve(std::size_t bytes);
 
   KvShape shape_;
@@ -132,6 +170,13 @@ class PagePool {
   std::vector<std::int32_t> free_;  // stack of freed blocks
   std::int64_t next_unused_ = 0;    // blocks from here on were never allocated
   std::int64_t n_free_ = 0;
+  KvWindows windows_;
+  std::vector<std::uint32_t> content_;  // by block; empty without windows, as are the links
+  // Weakly released blocks, a ring through its head: entry n_blocks().
+  struct Link {
+    std::int32_t before = 0, after = 0;
+  };
+  std::vector<Link> links_;
   MoveLists move_lists_;
 };
 

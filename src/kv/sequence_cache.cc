@@ -23,6 +23,8 @@ SequenceCache::SequenceCache(SequenceCache&& other) noexcept
       n_pages_(std::exchange(other.n_pages_, 0)),
       key_basis_(other.key_basis_),
       revision_(std::exchange(other.revision_, new_revision())),
+      released_(std::exchange(other.released_, 0)),
+      released_content_(std::exchange(other.released_content_, {})),
       tables_(std::exchange(other.tables_, {})),
       kept_(std::exchange(other.kept_, {})),
       n_kept_(std::exchange(other.n_kept_, {})) {}
@@ -35,6 +37,8 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   n_pages_ = std::exchange(other.n_pages_, 0);
   key_basis_ = other.key_basis_;
   revision_ = std::exchange(other.revision_, new_revision());
+  released_ = std::exchange(other.released_, 0);
+  released_content_ = std::exchange(other.released_content_, {});
   tables_ = std::exchange(other.tables_, {});
   kept_ = std::exchange(other.kept_, {});
   n_kept_ = std::exchange(other.n_kept_, {});
@@ -51,11 +55,13 @@ SequenceCache SequenceCache::fork() const {
   copy.length_ = length_;
   copy.n_pages_ = n_pages_;
   copy.key_basis_ = key_basis_;
+  copy.released_ = released_;
+  copy.released_content_ = released_content_;
   copy.tables_ = tables_;
   copy.kept_ = kept_;
   copy.n_kept_ = n_kept_;
-  for (const auto& table : tables_) {
-    for (BlockId id : table) pool_->retain(id);
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    for (BlockId id : std::span(tables_[t]).subspan(first_page_of(t))) pool_->retain(id);
   }
   return copy;
 }
@@ -67,7 +73,7 @@ void SequenceCache::set_key_basis(KeyBasis basis) {
 
 std::int64_t SequenceCache::n_blocks() const {
   std::int64_t n = 0;
-  for (const auto& table : tables_) n += std::ssize(table);
+  for (std::size_t t = 0; t < tables_.size(); ++t) n += std::ssize(tables_[t]) - first_page_of(t);
   return n;
 }
 
@@ -107,6 +113,8 @@ void SequenceCache::extend(std::int32_t n_new) {
       pool_->release(table.back());
       table.back() = own;
       revision_ = new_revision();
+    } else if (slots % kPageTokens != 0 && pool_->windows().has(static_cast<std::int32_t>(t / shape().n_kv_heads))) {
+      pool_->change_content(table.back());  // full once, where a sequence was cut
     }
     // Head by head, so that a chunk's pages of one head are contiguous in a fresh pool.
     while (size32(table) < n_pages) table.push_back(pool_->allocate());
@@ -145,6 +153,7 @@ void SequenceCache::forget_whole_heads() {
 void SequenceCache::truncate(std::int32_t new_length) {
   MNEME_CHECK(new_length >= 0 && new_length <= length_, "to {} of {} tokens", new_length, length_);
   if (pages_for(new_length) < n_pages_ || !kept_.empty()) revision_ = new_revision();
+  take_back(new_length);
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (kept(t) != nullptr) cut(t, new_length);
     const std::int32_t n_pages = pages_for(kept(t) != nullptr ? n_slots(t) : new_length);
@@ -175,6 +184,7 @@ std::byte* SequenceCache::token(std::int32_t layer, std::int32_t kv_head, std::i
   MNEME_CHECK(position >= 0 && position < length_, "position {} of {}", position, length_);
   const std::size_t t = table_index(layer, kv_head);
   const KeptRuns* kept_runs = kept(t);
+  MNEME_CHECK(position >= first_page_of(t) * kPageTokens, "position {} is behind the window", position);
   if (kept_runs == nullptr) return slot(t, position);
   // Search from the end: most lookups are for recent tokens.
   auto at = kept_runs->end();
@@ -238,8 +248,9 @@ std::int32_t SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head
   const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
   const KeptRuns* kept_runs = kept(t);
   if (kept_runs == nullptr) {
-    append_slots(t, begin, end - begin, first_run, runs);
-    return end - begin;
+    const std::int32_t from = std::max(begin, std::min(end, first_page_of(t) * kPageTokens));
+    append_slots(t, from, end - from, first_run, runs);
+    return end - from;
   }
   std::int32_t n = 0;
   auto s = std::upper_bound(kept_runs->begin(), kept_runs->end(), begin,

@@ -5,6 +5,8 @@
 //
 // Positions  count all tokens of the sequence and never change. A head that dropped tokens has holes in its positions;
 // the kept tokens keep their order.
+// Windows  Layers that attend a window (PagePool::windows()) release the pages behind it, which their tables still name:
+// a sequence that is cut takes them back where nobody has written them since.
 // Memory  A dropped token's memory is freed with its page: at once when the page holds no kept token of the head, else
 // when the head is compacted. A head is compacted when that frees at least a quarter as many pages as remain and no
 // page to be written is shared.
@@ -49,13 +51,26 @@ class SequenceCache {
   // Makes positions [length, length + n_new) writable in every layer and KV head and counts them as stored. The caller
   // writes all of them before they are read. Requires  pool.n_free() >= blocks_needed(n_new).
   void extend(std::int32_t n_new);
-  // Removes the tokens from `new_length` on and releases their pages.
+  // As blocks_needed(), where the tokens come in steps of step_tokens at most and release_behind() follows each.
+  std::int64_t blocks_to_end(std::int32_t n_new, std::int32_t step_tokens) const;
+  // Releases the pages behind the window of layers that have one, but for KvWindows::kSlack tokens.
+  void release_behind() { release_first(pool_->windows().first_page(length_ - KvWindows::kSlack), false); }
+  // Releases the first n_pages pages of these layers. for_good: they hold nothing of use, and nobody takes them back.
+  // Requires  the token at position length() does not attend them.
+  void release_first(std::int32_t n_pages, bool for_good);
+  // Pages that were released so, 0 in layers without a window.
+  std::int32_t released_pages() const { return released_; }
+  std::int32_t first_page(std::int32_t layer) const { return pool_->windows().has(layer) ? released_ : 0; }
+  // Whether the layers with a window hold, or can take back, what the token at position `length` attends.
+  bool can_truncate(std::int32_t length) const;
+  // Removes the tokens from `new_length` on and releases their pages. Requires  can_truncate(new_length). Pages that are
+  // taken back may have been free.
   void truncate(std::int32_t new_length);
   void clear() { truncate(0); }
 
   // Address of a token's [K | V] pair. Requires  0 <= position < length; the head stores it.
   std::byte* token(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const;
-  // Blocks of the pages, oldest first.
+  // Blocks of the pages, oldest first; those before first_page(layer) are not this sequence's any more.
   std::span<const BlockId> table(std::int32_t layer, std::int32_t kv_head) const;
   // Appends the runs that store positions [begin, end) to `runs`, one run per page where nothing was dropped. Returns
   // the number of tokens.
@@ -100,6 +115,10 @@ class SequenceCache {
   using KeptRuns = std::vector<KeptRun>;
 
   static std::uint64_t new_revision();
+  std::int32_t first_page_of(std::size_t table) const {
+    return released_ == 0 ? 0 : first_page(static_cast<std::int32_t>(table / shape().n_kv_heads));
+  }
+  void take_back(std::int32_t new_length);
   std::size_t table_index(std::int32_t layer, std::int32_t kv_head) const;
   // Null where the head dropped nothing: table indices are positions.
   const KeptRuns* kept(std::size_t table) const {
@@ -121,6 +140,9 @@ class SequenceCache {
   std::int32_t n_pages_ = 0;
   KeyBasis key_basis_ = KeyBasis::kPostRope;
   std::uint64_t revision_ = new_revision();
+  std::int32_t released_ = 0;  // first pages of layers with a window
+  // Their PagePool::content(), [page][table], layers without a window left out.
+  std::vector<std::vector<std::uint32_t>> released_content_;
   std::vector<std::vector<BlockId>> tables_;  // [layer * n_kv_heads + kv_head][page]
   // By table; empty while nothing was dropped. A head that dropped tokens has at least one run, of 0 tokens where none
   // is left.

@@ -19,7 +19,7 @@ std::int32_t SequenceCache::dropped_before() const {
 
 std::int32_t SequenceCache::n_stored(std::int32_t layer, std::int32_t kv_head) const {
   const std::size_t t = table_index(layer, kv_head);
-  return kept(t) == nullptr ? length_ : n_kept_[t];
+  return kept(t) == nullptr ? length_ - first_page_of(t) * kPageTokens : n_kept_[t];
 }
 
 std::vector<TokenRange> SequenceCache::ranges_of(std::int32_t layer, std::int32_t kv_head,
@@ -27,7 +27,7 @@ std::vector<TokenRange> SequenceCache::ranges_of(std::int32_t layer, std::int32_
   const KeptRuns* kept_runs = kept(table_index(layer, kv_head));
   std::vector<TokenRange> ranges;
   if (kept_runs == nullptr) {
-    if (length_ > 0) ranges.push_back({0, length_});
+    if (length_ > 0) ranges.push_back({first_page(layer) * kPageTokens, length_});
     return ranges;
   }
   for (const KeptRun& s : *kept_runs) {
@@ -52,7 +52,7 @@ std::vector<TokenRange> SequenceCache::stored_slots(std::int32_t layer, std::int
 std::int32_t SequenceCache::rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
   MNEME_CHECK(0 <= position && position <= length_, "position {} of {}", position, length_);
   const KeptRuns* kept_runs = kept(table_index(layer, kv_head));
-  if (kept_runs == nullptr || position == 0) return position;
+  if (kept_runs == nullptr || position == 0) return std::max(0, position - first_page(layer) * kPageTokens);
   std::int32_t n = 0;
   for (const KeptRun& s : *kept_runs) n += std::clamp(position - s.position, 0, s.n);
   return n;
@@ -79,6 +79,7 @@ void SequenceCache::keep(std::span<const HeadRanks> heads) {
   ends.clear();
   for (const HeadRanks& head : heads) {
     const std::size_t t = table_index(head.layer, head.kv_head), before = moves.size();
+    MNEME_CHECK(first_page_of(t) == 0, "layer {} keeps a window", head.layer);
     keep_ranks(t, head.ranks);
     release_empty_pages(t);
     compact(t, moves);

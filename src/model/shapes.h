@@ -15,6 +15,14 @@ inline KvShape kv_shape_of(const ModelConfig& c, DType kv_dtype) {
           .dtype = kv_dtype};
 }
 
+// Models whose layers all have a window keep everything: their sequences are cut and forked anywhere.
+inline KvWindows kv_windows_of(const ModelConfig& c) {
+  KvWindows windows{.tokens = count32(c.sliding_window)};
+  for (std::size_t l = 0; l < c.windowed.size() && l < 64; ++l)
+    if (c.windowed[l]) windows.layers |= std::uint64_t{1} << l;
+  return windows.n_layers() == 0 ? KvWindows{} : windows;
+}
+
 inline MethodShape method_shape_of(const ModelConfig& c, DType kv_dtype) {
   return {.n_layers = count32(c.n_layers),
           .n_heads = count32(c.n_heads),

@@ -27,6 +27,15 @@ TEST(EngineRandom, PoolsThatForecastsOvercommit) {
   }
 }
 
+// One of two layers keeps a window: forks from anywhere, cuts and preemptions find its pages or compute them again.
+TEST(EngineRandom, LayersThatKeepAWindow) {
+  for (std::uint64_t seed = 80; seed < 96; ++seed) {
+    EngineOptions o = options(seed % 2 == 0 ? 60 : 14, 6, 40);
+    if (seed % 4 == 3) o.kv_admission = KvAdmission::kForecast;
+    RandomLife(o, seed, nullptr, seed % 3 == 0 ? 7 : 40).run(1200);
+  }
+}
+
 // The coldest pages lie in a file: two pages' memory for sequences of many.
 TEST(EngineRandom, PoolsLargerThanMemory) {
   const TempFolder folder(TempFolder::memory());

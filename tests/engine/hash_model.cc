@@ -40,10 +40,15 @@ void write(const SequenceCache& cache, std::int32_t position, std::int32_t token
   }
 }
 
-std::uint64_t hash_of(const SequenceCache& cache, std::int32_t length) {
+// Whether layer `l` sees position `p` of so many tokens.
+bool sees(std::int32_t l, std::int32_t p, std::int32_t length, std::int32_t window) {
+  return l == 0 || window == 0 || p >= length - window;
+}
+
+std::uint64_t hash_of(const SequenceCache& cache, std::int32_t length, std::int32_t window) {
   std::uint64_t hash = 1;
   for (std::int32_t p = 0; p < length; ++p) {
-    for (std::int32_t l = 0; l < kLayers; ++l) {
+    for (std::int32_t l = 0; l < kLayers && sees(l, p, length, window); ++l) {
       for (std::int32_t h = 0; h < kHeads; ++h) {
         const std::byte* at = cache.token(l, h, p);
         for (std::size_t i = 0; i < kWords; ++i) {
@@ -90,7 +95,7 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   std::span<float> out(logits_);
   for (const SequenceRows& s : input.sequences) {
     for (std::int32_t i = rows_wanted(s); i > 0; --i) {
-      const std::uint64_t hash = hash_of(*s.cache, s.cache->length() - i + 1);
+      const std::uint64_t hash = hash_of(*s.cache, s.cache->length() - i + 1, log_->window);
       if (link_ != nullptr) expect_agreement(link_->ranks(), "pages", hash);
       logits_of(hash, out.first(kHashVocab));
       out = out.subspan(kHashVocab);
@@ -99,13 +104,13 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   return view_of(static_cast<const float*>(logits_.data()), {n_wanted, kHashVocab});
 }
 
-std::vector<float> hash_logits(std::span<const std::int32_t> tokens) {
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window) {
   std::uint64_t hash = 1;
-  for (std::size_t p = 0; p < tokens.size(); ++p) {
-    for (std::int32_t l = 0; l < kLayers; ++l) {
+  const auto n = size32(tokens);
+  for (std::int32_t p = 0; p < n; ++p) {
+    for (std::int32_t l = 0; l < kLayers && sees(l, p, n, window); ++l) {
       for (std::int32_t h = 0; h < kHeads; ++h) {
-        for (std::size_t i = 0; i < kWords; ++i)
-          hash = mix(hash, word_of(tokens[p], static_cast<std::int32_t>(p), l, h, i));
+        for (std::size_t i = 0; i < kWords; ++i) hash = mix(hash, word_of(tokens[p], p, l, h, i));
       }
     }
   }
@@ -114,13 +119,13 @@ std::vector<float> hash_logits(std::span<const std::int32_t> tokens) {
   return logits;
 }
 
-HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input) {
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window) {
   Sampler sampler(input.sampling);
   sampler.see_prompt(before);
   std::vector<std::int32_t> all(before.begin(), before.end());
   HashAnswer answer;
   while (size32(answer.tokens) < input.max_tokens) {
-    const std::int32_t token = sampler.next(hash_logits(all)).token;
+    const std::int32_t token = sampler.next(hash_logits(all, window)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
       answer.reason = FinishReason::kEnd;
       break;
@@ -152,8 +157,9 @@ Drained drain(Engine& engine) {
   return {{answers.begin(), answers.end()}};
 }
 
-TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks)
-    : link(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
+TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks, std::int32_t window)
+    : log(std::make_unique<HashModelLog>(HashModelLog{.steps = {}, .window = window})),
+      link(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
       engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get(), link.get()), options,
                                       std::make_unique<ThreadPool>(n_threads))) {}
 

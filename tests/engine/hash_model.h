@@ -25,6 +25,7 @@ inline constexpr std::int64_t kHashBlocksPerPage = 4;
 struct HashModelLog {
   std::vector<std::vector<std::int32_t>> steps;  // rows of every sequence, step by step
   int fail_in = -1;                              // steps until run() throws kResource; negative: never
+  std::int32_t window = 0;                       // tokens that layer 1 sees; 0: all of them
 };
 
 class HashModel final : public ForwardPass {
@@ -35,6 +36,7 @@ class HashModel final : public ForwardPass {
   KvShape kv_shape(DType kv_dtype) const override {
     return {.n_layers = 2, .n_kv_heads = 2, .head_dim = 8, .dtype = kv_dtype};
   }
+  KvWindows kv_windows() const override { return {.tokens = log_->window, .layers = 2}; }
   std::int64_t vocab() const override { return kHashVocab; }
   std::int64_t max_context() const override { return kHashContext; }
   ConstTensorView run(const ForwardInput& input) override;
@@ -47,7 +49,7 @@ class HashModel final : public ForwardPass {
 };
 
 // Logits after these tokens.
-std::vector<float> hash_logits(std::span<const std::int32_t> tokens);
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window = 0);
 
 struct HashAnswer {
   std::vector<std::int32_t> tokens;
@@ -56,7 +58,7 @@ struct HashAnswer {
 };
 
 // What a request must answer when `before` are the tokens of its sequence (its own prompt included).
-HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input);
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window = 0);
 
 // Steps until nothing is left to do; the answer of every request, by id.
 struct Drained {
@@ -66,11 +68,12 @@ struct Drained {
 Drained drain(Engine& engine);
 
 struct TestEngine {
-  explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1, Collective* ranks = nullptr);
+  explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1, Collective* ranks = nullptr,
+                      std::int32_t window = 0);
   Engine* operator->() const { return engine.get(); }
   Engine& operator*() const { return *engine; }
 
-  std::unique_ptr<HashModelLog> log = std::make_unique<HashModelLog>();
+  std::unique_ptr<HashModelLog> log;
   std::unique_ptr<RankLink> link;  // null: one rank
   std::unique_ptr<Engine> engine;
 };

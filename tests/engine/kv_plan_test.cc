@@ -33,6 +33,18 @@ void expect_error(const EngineOptions& o, std::int64_t available, ErrorKind kind
   }
 }
 
+// One of two layers keeps a window of 128: at most (128 + 64 + 256) / 32 + 1 = 15 of its pages.
+TEST(KvPlan, LayersThatKeepAWindow) {
+  const KvWindows windows{.tokens = 128, .layers = 2, .step_tokens = 256};
+  EXPECT_EQ(blocks_of(kShape, windows, 480), 15 * 4);
+  EXPECT_EQ(blocks_of(kShape, windows, 481), 15 * 4 + 2);
+  EXPECT_EQ(blocks_of(kShape, windows, 8192), 256 * 2 + 15 * 2);
+  EXPECT_EQ(plan_kv(kShape, with(0, 0), 8192, kPlenty, windows).n_blocks, (256 * 2 + 15 * 2 + 3 * 4) / 4 * 4);
+  // The longest sequence that fits: 100 pages of all layers are 400 blocks, 15 of them pages of the window twice.
+  EXPECT_EQ(plan_kv(kShape, with(0, 100 * kPage), 8192, kPlenty, windows).context, (400 - 30) / 2 * 32);
+  EXPECT_EQ(plan_kv(kShape, with(0, 10 * kPage), 8192, kPlenty, windows).context, 10 * 32);
+}
+
 TEST(KvPlan, OneSequenceAndAPageForEveryOtherByDefault) {
   const KvPlan p = plan_kv(kShape, with(0, 0), 8192, kPlenty);
   EXPECT_EQ(p.context, 8192);

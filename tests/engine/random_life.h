@@ -9,6 +9,7 @@
 
 #include "mneme/error.h"
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 #include "src/engine/engine.h"
 #include "tests/engine/hash_model.h"
 
@@ -17,8 +18,9 @@ namespace mneme {
 class RandomLife {
  public:
   // ranks: those that follow; a model that fails is theirs no more.
-  RandomLife(const EngineOptions& options, std::uint64_t seed, Collective* ranks = nullptr)
-      : engine_(options, 1, ranks), rng_(seed), may_fail_(ranks == nullptr) {}
+  // window: tokens that one of the model's two layers sees; 0: all of them.
+  RandomLife(const EngineOptions& options, std::uint64_t seed, Collective* ranks = nullptr, std::int32_t window = 0)
+      : engine_(options, 1, ranks, window), rng_(seed), may_fail_(ranks == nullptr) {}
 
   const HashModelLog& log() const { return *engine_.log; }
 
@@ -44,6 +46,7 @@ class RandomLife {
     RequestInput input;
     std::vector<std::int32_t> got;
     bool running = true;
+    bool stopped = false;  // its last event was not told yet
   };
 
   std::size_t widest() const {
@@ -100,10 +103,19 @@ class RandomLife {
         began(id, before, input);
       } else if (what == 3 && rng_.below(2) == 0) {
         const RequestId id = any();
+        if (turns_[id].running && turns_[id].stopped) return;  // nobody asks for its tokens any more
         engine_->cancel(id);
         if (!turns_[id].running) turns_.erase(id);
       } else if (what == 4 && rng_.below(2) == 0) {
-        engine_->stop(any());
+        const RequestId id = any();
+        engine_->stop(id);
+        turns_[id].stopped = true;
+      } else if (what == 6 && engine_.log->window > 0) {
+        const RequestInput input = random_input();
+        const RequestId from = any();
+        const auto all = joined(engine_->tokens(from), {});
+        const auto before = std::span(all).first(rng_.below(all.size() + 1));
+        began(engine_->fork_prefix(from, size32(before), input), before, input);
       } else if (what == 5 && may_fail_ && rng_.below(4) == 0) {
         engine_.log->fail_in = static_cast<int>(rng_.below(5));
       } else {
@@ -133,7 +145,7 @@ class RandomLife {
   }
 
   void finished(RequestId id, Turn& turn, FinishReason reason) {
-    const HashAnswer expected = answer_alone(turn.before, turn.input);
+    const HashAnswer expected = answer_alone(turn.before, turn.input, engine_.log->window);
     if (reason == FinishReason::kEnd || reason == FinishReason::kLength) {
       ASSERT_EQ((HashAnswer{turn.got, reason}), expected) << "request " << id.value;
       ++n_answers_;

@@ -90,9 +90,12 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   out.context = o.context > 0 ? o.context : c.max_context;
   out.batch = o.batch;
   out.kv_dtype = kv_dtype_of({.kv_cache_dtype = o.kv_dtype});
-  out.kv_per_token = static_cast<std::int64_t>(kv_shape_of(c, out.kv_dtype).bytes_per_token());
-  const std::int64_t pages = (out.context + kPageTokens - 1) / kPageTokens + 1;
-  out.kv_bytes = pages * kPageTokens * out.kv_per_token * out.batch;
+  const KvShape kv = kv_shape_of(c, out.kv_dtype);
+  out.kv_per_token = static_cast<std::int64_t>(kv.bytes_per_token());
+  KvWindows windows = kv_windows_of(c);
+  windows.step_tokens = count32(kChunkTokens);
+  const std::int64_t blocks = blocks_of(kv, windows, out.context) + kv.blocks_per_page();
+  out.kv_bytes = blocks * static_cast<std::int64_t>(kv.page_bytes()) * out.batch;
   out.activation_bytes = activation_estimate(c, std::max(kChunkTokens, out.batch), out.batch);
   out.needed = out.shape.weight_bytes + out.kv_bytes + out.activation_bytes;
   out.fits = out.needed <= machine.memory_limit;

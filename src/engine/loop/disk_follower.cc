@@ -37,7 +37,7 @@ void DiskFollower::repeat(RankCall call, ByteReader& in) {
 void DiskFollower::store(RequestId id, const PageKey& key) {
   if (!store_) return;
   const SequenceCache& cache = model_.engine->cache(id);
-  if (cache.dropped() || key.number >= cache.length() / kPageTokens) return;
+  if (cache.dropped() || key.number < cache.released_pages() || key.number >= cache.length() / kPageTokens) return;
   const auto fill = [&](std::span<std::byte> to) { copy_page_out(cache, key.number, to); };
   while (store_->store(key, fill) == PageStore::Begun::kBusy) poll();
 }

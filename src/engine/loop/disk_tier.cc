@@ -39,7 +39,7 @@ void DiskTier::forget(RequestId id) {
 // False: no buffer is free.
 bool DiskTier::write_page(Write& write) {
   const SequenceCache& cache = model_.engine->cache(write.id);
-  if (cache.dropped() || write.next >= cache.length() / kPageTokens) {
+  if (cache.dropped() || write.next < cache.released_pages() || write.next >= cache.length() / kPageTokens) {
     write.next = size32(write.keys);  // the sequence lost these pages before they were written
     return true;
   }
@@ -91,7 +91,9 @@ const DiskTier::Arrival& DiskTier::fetch(std::span<const TokenId> tokens, const 
   load.arrival.tokens.assign(tokens.begin(), tokens.end());
   load.arrival.salt = salt;
   load.keys = page_keys(tokens, salt);
-  load.asked = load.filled = n_shared / kPageTokens;
+  // A sequence whose layers keep windows has no others of these pages.
+  const bool shares = model_.engine->pool().windows().n_layers() == 0;
+  load.asked = load.filled = shares ? n_shared / kPageTokens : 0;
   load.end = size32(load.keys);
   load.arrival.id = model_.engine->adopt_prefix(load.arrival.tokens, from, load.filled * kPageTokens);
   return load.arrival;

@@ -46,6 +46,8 @@ void Engine::Impl::tell_input(RankCall call, RequestId from, std::int32_t n_shar
 
 void Engine::Impl::close_pages_without_room(Request& request) {
   if (!agreed(reserved_blocks() <= pool->n_free())) request.close_pages();
+  // Pages of a window that the request took back, or that a running one owned alone, are promised to others.
+  if (pool->windows().n_layers() > 0 && !has_unpromised(0)) request.truncate(0);
 }
 
 namespace {

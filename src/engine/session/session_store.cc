@@ -33,7 +33,8 @@ void read_kv(const SavedSequence& file, SequenceCache& cache) {
         for (std::int32_t at = r.begin; at < r.end;) {
           const std::int32_t n = std::min(r.end - at, kPageTokens - at % kPageTokens);
           const auto piece = from.first(n * shape.token_bytes());
-          cache.pool().write(cache.token(layer, head, at), piece.data(), piece.size());
+          if (at >= cache.first_page(layer) * kPageTokens)  // not what lies behind a window
+            cache.pool().write(cache.token(layer, head, at), piece.data(), piece.size());
           from = from.subspan(piece.size());
           at += n;
         }
@@ -64,17 +65,33 @@ void expect_same_reading(const SessionContent& content, const Plan* plan, std::s
 }
 
 // What the session had dropped: the ranks of a cache that holds everything are its positions.
-void drop_again(const SessionContent& content, SequenceCache& cache) {
+void drop_again(const SessionContent& content, SequenceCache& cache, std::string_view file) {
   if (!content.method) return;
-  for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer)
-    for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head)
-      cache.keep(layer, head, stored_of(content, layer, head));
+  const KvWindows& windows = cache.pool().windows();
+  const std::int32_t n = content.n_computed;
+  std::int32_t released = 0;
+  for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
+    for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head) {
+      const std::vector<TokenRange> stored = stored_of(content, layer, head);
+      if (!windows.has(layer)) {
+        cache.keep(layer, head, stored);
+        continue;
+      }
+      const std::int32_t begin = stored.empty() ? n : stored.front().begin;
+      const std::int32_t pages = (begin + kPageTokens - 1) / kPageTokens;
+      if (n > 0 && (stored.size() != 1 || stored.front().end != n || pages > windows.first_page(n)))
+        fail(ErrorKind::kFormat, "{}: layer {}: expected the {} tokens of its window, found fewer", file, layer,
+             windows.tokens);
+      released = std::max(released, pages);
+    }
+  }
+  cache.release_first(released, true);
 }
 
 std::optional<SavedMethod> method_of(const SequenceCache& cache, const MethodState* method) {
   const std::int32_t n_kv = cache.shape().n_kv_heads;
   SavedMethod saved;
-  bool any = cache.dropped();
+  bool any = cache.dropped() || cache.released_pages() > 0;
   for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
     const MethodState::Layer* state = method == nullptr ? nullptr : &method->layer(layer);
     saved.budgets.push_back(state == nullptr ? 0 : state->budget);
@@ -190,7 +207,7 @@ RestoredSequence adopt_saved(const RunningModel& model, const SavedSequence& fil
       restored.content.tokens, restored.content.n_computed,
       [&](SequenceCache& cache) {
         read_kv(file, cache);
-        drop_again(restored.content, cache);
+        drop_again(restored.content, cache, name);
         check_dropped(cache, model.method.get());
       },
       state_of(restored.content, model.method, name));
