@@ -357,6 +357,18 @@ enum class Order : std::uint8_t {
 // Query heads whose pooled scores make one selection.
 enum class SelectScope : std::uint8_t { kKvHead, kLayer };
 
+// Which units are scored in full.
+struct FlatScan {
+  bool operator==(const FlatScan&) const = default;
+};
+// Where the candidates hold more than `from` tokens: the `share` of them that scores best by a coarse score.
+struct TwoLevelScan {
+  float share = 0.25f;
+  std::int32_t from = 65536;
+  bool operator==(const TwoLevelScan&) const = default;
+};
+using Scan = std::variant<FlatScan, TwoLevelScan>;
+
 struct DecodeStage {
   Units units;
   Index index = NoIndex{};
@@ -369,6 +381,7 @@ struct DecodeStage {
   // make room. 0: every step attends its own best units.   Source  ArkVale (Chen et al. 2024), its code.
   std::int32_t hold = 0;
   Domain domain = Domain::kCandidates;  // where the pool or the gate takes a softmax
+  Scan scan = FlatScan{};
   Schedule schedule = EveryStep{};
   Cutoff cutoff = ConstantCut{};
   Order order = Order::kToken;

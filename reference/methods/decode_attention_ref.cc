@@ -192,6 +192,7 @@ ReferenceLayer::Selection ReferenceLayer::select(const SequenceCache& cache, con
   const bool one = plan_->recipe.decode->select == SelectScope::kLayer;
   for (std::int32_t s = one ? 0 : selection_head; s < (one ? plan_->shape.n_kv_heads : selection_head + 1); ++s)
     for (auto& row : query_scores(cache, region, s, q)) scores.push_back(std::move(row));
+  if (plan_->two_level) scan(cache, region, selection_head, q, scores);
   selection.scores = pool_scores(scores);
   if (plan_->domain == Domain::kCandidates) return selection;
   selection.fixed = selection.scores.back();

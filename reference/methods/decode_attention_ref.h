@@ -52,6 +52,8 @@ class ReferenceLayer {
                                   const Queries& queries) const;
   std::vector<std::vector<double>> query_scores(const SequenceCache& cache, const Region& region,
                                                 std::int32_t selection_head, const float* q) const;
+  void scan(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q,
+            std::vector<std::vector<double>>& scores) const;
   void hold(std::int32_t n, std::int32_t s, std::size_t n_units, Selection& selection);
   void keep_top_p(const SequenceCache& cache, std::int32_t s, const float* q, std::vector<bool>& taken) const;
   bool full_head(std::int32_t kv_head) const {

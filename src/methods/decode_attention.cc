@@ -350,7 +350,11 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
                  .alpha = plan.alpha,
                  .scores = worker.scores.data(),
                  .score_stride = n_all};
-  plan.index->score(task, worker.score);
+  std::size_t bytes = 0;
+  if (plan.two_level && std::int64_t{n} * plan.rules.unit_tokens > plan.two_level->from)
+    bytes = scan_two_levels(task, item, region, worker);
+  else
+    plan.index->score(task, worker.score), bytes = plan.index->bytes_read(n, shape);
   if (plan.by_size) {
     for (std::int32_t u = 0; u < n; ++u) {
       const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
@@ -361,7 +365,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
     task.scores += n;
     fixed_scores(task, region, worker.score);
   }
-  item.index_bytes += plan.index->bytes_read(n, shape);
+  item.index_bytes += bytes;
   if (plan.pool.scores)
     group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, *plan.pool.scores, plan.alpha, worker.scores.data());
   return std::span(worker.scores.data(), n);

@@ -269,6 +269,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
   check_summaries(r, reasons);
   check_domain(r, reasons);
+  check_scan(r, reasons);
   check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
@@ -297,6 +298,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->domain = stage.domain;
     plan->probe = stage.probe;
+    if (const auto* scan = std::get_if<TwoLevelScan>(&stage.scan)) plan->two_level = *scan;
     if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
     plan_schedule(stage.schedule, *plan);
     if (const ClusterUnit* clusters = cluster_unit_of(stage))

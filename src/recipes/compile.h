@@ -79,7 +79,8 @@ struct Plan {
   PoolPlan pool;
   float alpha = 1.0f;
   Domain domain = Domain::kCandidates;
-  bool by_size = false;  // units score as if they had that many tokens with their key
+  bool by_size = false;                   // units score as if they had that many tokens with their key
+  std::optional<TwoLevelScan> two_level;  // absent: all candidates are scored in full
   Probe probe = Probe::kCurrentQuery;
   Reuse reuse = Reuse::kNever;
   std::optional<CosineGate> gate;     // absent where nothing is reused, or with a mass gate

@@ -109,6 +109,7 @@ std::string form_of(const Recipe& recipe) {
   const auto plan = compile(recipe, kAnyShape);
   const std::string_view form = form_name(device_form(*plan));
   const char* reason = host_reason(*plan);
+  if (plan->two_level && reason == nullptr) return fmt::format("{}, with a flat scan", form);
   return reason == nullptr ? std::string(form) : fmt::format("{}: {}", form, cell(reason));
 }
 
@@ -127,6 +128,8 @@ std::string devices_table() {
       "freekv:pool=meanQ",
       "freekv:index=keys",
       "freekv:gate=mass",
+      "mneme:scan=two_level",
+      "freekv:scan=two_level",
       "fier:pool=none",
       "fier:schedule=boundary",
       "quest:select=layer",

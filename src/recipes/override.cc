@@ -282,6 +282,23 @@ const std::array kKeys = {
          "what a softmax of scores normalises over: the units that may be selected; sinks and window too"},
         [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).domain = parse_name(k, v, kDomains); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->domain, kDomains) : std::string(); }},
+    Key{{"scan", "flat | two_level",
+         "index=sketch:R or box, of pages: whether all pages are scored in full, or in long contexts those that score "
+         "best by a coarse score"},
+        [](Recipe& r, std::string_view k, std::string_view v) { parse_scan(k, v, decode_of(r, k).scan); },
+        [](const Recipe& r) {
+          return std::string(!r.decode ? "" : two_level_of(r) ? "two_level" : "flat");
+        }},
+    Key{{"scan_share", "0 to 1", "scan=two_level: share of the pages that is scored in full"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          two_level_of(r, k).share = parse_number<float>(k, v, 0.0f, 1.0f);
+        },
+        [](const Recipe& r) { return two_level_of(r) ? fmt::format("{}", two_level_of(r)->share) : std::string(); }},
+    Key{{"scan_from", "tokens", "scan=two_level: all pages are scored in full until the candidates hold more"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          two_level_of(r, k).from = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return two_level_of(r) ? std::to_string(two_level_of(r)->from) : std::string(); }},
     Key{{"schedule", "every_step | speculative | boundary", "when a selection is made, and with which step's query"},
         [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, decode_of(r, k).schedule); },
         [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},

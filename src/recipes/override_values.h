@@ -140,6 +140,9 @@ void set_schedule(Schedule& schedule) {
   if (!std::holds_alternative<S>(schedule)) schedule = S{};
 }
 
+TwoLevelScan& two_level_of(Recipe& r, std::string_view key);
+const TwoLevelScan* two_level_of(const Recipe& r);
+void parse_scan(std::string_view key, std::string_view value, Scan& scan);
 void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule);
 std::string print_schedule(const Schedule& schedule);
 const OneBit* one_bit_of(const Recipe& r);

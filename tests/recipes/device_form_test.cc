@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -71,6 +72,21 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
         !plan_of(recipe, head_dim)->layer_selection) {
       EXPECT_EQ(device_form(*plan_of(recipe, head_dim), true), DeviceForm::kUnfused) << recipe;
     }
+  }
+}
+
+TEST(DeviceForm, TwoLevelsAreOfPagesByBoxesAndSketches) {
+  EXPECT_TRUE(check_recipe(parse_recipe("mneme:scan=two_level")).empty());
+  EXPECT_TRUE(check_recipe(parse_recipe("quest:unit=page:16,scan=two_level")).empty());
+  for (const auto& [recipe, reason] : {std::pair{"mneme:scan=two_level,index=centroids:8", "this index has one level"},
+                                       {"freekv:index=cuboid,scan=two_level", "this index has one level"},
+                                       {"fier:index=sketch:12,scan=two_level", "scan=two_level is of pages"},
+                                       {"mneme:scan=two_level,schedule=boundary", "may need every page"},
+                                       {"quest:scan=two_level,select=layer", "use select=kv_head"}}) {
+    const auto reasons = check_recipe(parse_recipe(recipe));
+    EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [&](const std::string& r) {
+      return r.find(reason) != r.npos;
+    })) << recipe;
   }
 }
 

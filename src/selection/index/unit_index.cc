@@ -5,10 +5,15 @@
 
 #include "src/base/check.h"
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 #include "src/selection/index/centroid.h"
+#include "src/selection/region/unit_groups.h"
 
 namespace mneme {
 namespace {
+
+// Units of a group at the first level of a scan over boxes.
+constexpr std::int32_t kSuperPage = 16;
 
 // log(sum exp(alpha x)) / alpha of n values.
 float log_sum_exp(const float* x, std::int32_t n, float alpha) {
@@ -19,7 +24,7 @@ float log_sum_exp(const float* x, std::int32_t n, float alpha) {
   return largest + std::log(sum) / alpha;
 }
 
-class EntryPerUnit final : public UnitIndex {
+class EntryPerUnit : public UnitIndex {
  public:
   EntryPerUnit(const EntryForm& form, std::int32_t unit_tokens) : form_(form), unit_tokens_(unit_tokens) {}
 
@@ -54,6 +59,42 @@ std::size_t box_bytes(const AttentionShape& shape) {
 std::size_t centroid_bytes(const AttentionShape& shape) {
   return shape.wide().token_bytes() / 2;
 }
+
+// Boxes around the boxes of kSuperPage pages. Made when they are scored: they save a device's reads, not the CPU's.
+class SuperBoxes final : public CoarseIndex {
+ public:
+  std::int32_t units() const override { return kSuperPage; }
+  void score_coarse(const ScoreTask& t, ScoreScratch&) const override {
+    const std::size_t bytes = box_bytes(t.shape);
+    const UnitGroups groups{t.first_unit, t.last_unit, kSuperPage};
+    std::vector<std::byte> boxes(bytes * groups.size());
+    for (std::int32_t i = 0; i < groups.size(); ++i) {
+      const std::int32_t begin = std::max(t.first_unit, (groups.first() + i) * kSuperPage),
+                         end = std::min(t.last_unit, (groups.first() + i + 1) * kSuperPage);
+      thread_local std::vector<KvRun> corners;
+      corners.clear();
+      for (std::int32_t u = begin; u < end; ++u) {
+        const std::byte* box = t.head.entries->entry(u);
+        corners.push_back({box, 1}), corners.push_back({box + bytes / 2, 1});
+      }
+      box_build_cpu(corners, t.shape.wide(), BoxKind::kMinMax, boxes.data() + bytes * i);
+    }
+    box_score_cpu(t.q, t.shape, boxes.data(), groups.size(), t.scores, t.score_stride);
+  }
+  std::size_t coarse_bytes(std::int32_t n_groups, const AttentionShape& shape) const override {
+    return n_groups * box_bytes(shape);
+  }
+};
+
+class MinMaxBoxes final : public EntryPerUnit {
+ public:
+  explicit MinMaxBoxes(std::int32_t unit_tokens)
+      : EntryPerUnit({&box_bytes, &build_box<BoxKind::kMinMax>, &box_score_cpu}, unit_tokens) {}
+  const CoarseIndex* coarse() const override { return &super_boxes_; }
+
+ private:
+  SuperBoxes super_boxes_;
+};
 
 class OneBitIndex final : public UnitIndex {
  public:
@@ -185,6 +226,17 @@ class RandomIndex final : public UnitIndex {
 
 }  // namespace
 
+void UnitIndex::score_some(const ScoreTask& task, std::span<const std::int32_t> units, ScoreScratch& scratch) const {
+  // A run of consecutive units at a time.
+  for (std::size_t i = 0, next = 0; i < units.size(); i = next) {
+    while (next < units.size() && units[next] == units[i] + count32(next - i)) ++next;
+    ScoreTask run = task;
+    run.first_unit = units[i], run.last_unit = units[next - 1] + 1;
+    run.scores += units[i] - task.first_unit;
+    score(run, scratch);
+  }
+}
+
 std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens) {
   return std::make_unique<EntryPerUnit>(form, unit_tokens);
 }
@@ -192,8 +244,8 @@ std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_to
   return make_entry_index({&box_bytes, build, &box_score_cpu}, unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens) {
-  return make_box_index(kind == BoxKind::kMinMax ? &build_box<BoxKind::kMinMax> : &build_box<BoxKind::kCuboidMean>,
-                        unit_tokens);
+  if (kind == BoxKind::kMinMax) return std::make_unique<MinMaxBoxes>(unit_tokens);
+  return make_box_index(&build_box<BoxKind::kCuboidMean>, unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens) {
   return make_entry_index({&centroid_bytes, &centroid_build_cpu, &centroid_score_cpu}, unit_tokens);

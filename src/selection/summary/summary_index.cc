@@ -1,6 +1,7 @@
 #include "src/selection/summary/summary_index.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "src/selection/summary/centroids.h"
@@ -51,17 +52,21 @@ class SummaryIndex : public UnitIndex {
   void score_all(const ScoreTask& t, std::int32_t first, std::int32_t last, std::int32_t per_entry, float* out,
                  std::int64_t stride, const Score& score) const {
     t.head.entries->for_contiguous(first, last, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
-      score(SummaryScores{.q = t.q,
-                          .frame = t.head.frame,
-                          .entries = entries,
-                          .n = n,
-                          .group = t.shape.group,
-                          .head_dim = t.shape.head_dim,
-                          .page = page_,
-                          .alpha = t.alpha,
-                          .scores = out + std::int64_t{at - first} * per_entry,
-                          .stride = stride});
+      score(scores_of(t, entries, n, out + std::int64_t{at - first} * per_entry, stride));
     });
+  }
+  SummaryScores scores_of(const ScoreTask& t, const std::byte* entries, std::int64_t n, float* out,
+                          std::int64_t stride) const {
+    return {.q = t.q,
+            .frame = t.head.frame,
+            .entries = entries,
+            .n = n,
+            .group = t.shape.group,
+            .head_dim = t.shape.head_dim,
+            .page = page_,
+            .alpha = t.alpha,
+            .scores = out,
+            .stride = stride};
   }
 
   std::int32_t page_;
@@ -99,10 +104,27 @@ class CentroidsIndex final : public SummaryIndex {
   std::int32_t k_;
 };
 
-class SketchIndex final : public SummaryIndex {
+class SketchIndex final : public SummaryIndex, private CoarseIndex {
  public:
   SketchIndex(std::int32_t r, std::int32_t unit_tokens)
       : SummaryIndex(unit_tokens == 1 ? kSketchTokens : unit_tokens), r_(r), by_token_(unit_tokens == 1) {}
+
+  const CoarseIndex* coarse() const override { return by_token_ ? nullptr : this; }
+  // Copies the entries together: what a query adds to every page is computed once.
+  void score_some(const ScoreTask& t, std::span<const std::int32_t> units, ScoreScratch& scratch) const override {
+    if (by_token_) return UnitIndex::score_some(t, units, scratch);
+    const std::size_t bytes = entry_bytes(t.shape);
+    thread_local std::vector<std::byte> entries;
+    thread_local std::vector<float> scores;
+    entries.resize(bytes * units.size()), scores.resize(units.size() * t.shape.group);
+    for (std::size_t i = 0; i < units.size(); ++i)
+      std::memcpy(entries.data() + i * bytes, t.head.entries->entry(units[i]), bytes);
+    SummaryScores some = scores_of(t, entries.data(), std::ssize(units), scores.data(), std::ssize(units));
+    sketch_score_cpu(some, r_, false);
+    for (std::int32_t g = 0; g < t.shape.group; ++g)
+      for (std::size_t i = 0; i < units.size(); ++i)
+        t.scores[g * t.score_stride + (units[i] - t.first_unit)] = scores[g * units.size() + i];
+  }
 
   std::size_t entry_bytes(const AttentionShape& shape) const override {
     return sketch_entry_bytes(shape.head_dim, page_, r_);
@@ -124,6 +146,14 @@ class SketchIndex final : public SummaryIndex {
     for (std::int32_t g = 0; g < t.shape.group; ++g)
       std::copy_n(scratch.token_scores.data() + g * n + (t.first_unit - first * page_), t.last_unit - t.first_unit,
                   t.scores + g * t.score_stride);
+  }
+  std::int32_t units() const override { return 1; }
+  void score_coarse(const ScoreTask& t, ScoreScratch&) const override {
+    score_all(t, t.first_unit, t.last_unit, 1, t.scores, t.score_stride,
+              [&](const SummaryScores& s) { sketch_coarse_cpu(s, r_); });
+  }
+  std::size_t coarse_bytes(std::int32_t n_groups, const AttentionShape& shape) const override {
+    return n_groups * (std::size_t{1} * shape.head_dim + 6);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
     return (by_token_ ? n_units / page_ : n_units) * entry_bytes(shape);
