@@ -111,6 +111,7 @@ class CudaPass final : public ForwardPass {
     if (link_ != nullptr) expect_ranks_do(plan, link_->split());
   }
   RankLink* ranks() const override { return link_.get(); }
+  KvWindows kv_windows() const override { return kv_windows_of(model_->config()); }
   bool samples_on_device() const override { return true; }
   std::span<const Sampler::SampledToken> run_sampling(const ForwardInput& input,
                                                       std::span<const Sampler* const> samplers) override {

@@ -222,8 +222,8 @@ struct Layout {
         width(eights((boxes_of(s, scored) + blocks - 1) / blocks)) {
     const std::size_t keys = key_bytes(s, scored), each = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) *
                                                           static_cast<std::size_t>(width) * sizeof(float);
-    // Fits next to a thread block of attention, which has 128 KiB.
-    const bool fits = keys + each <= (80 << 10);
+    // Fits next to a thread block of attention, which has 128 KiB; 524,288 tokens need 81 KiB with groups of four.
+    const bool fits = keys + each <= (84 << 10);
     shared = keys + (fits ? each : 0);
     scores = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * each;
     units = scored == SlotScore::kIndex ? 0 : static_cast<std::size_t>(clusters) * s.max_listed * sizeof(std::int32_t);

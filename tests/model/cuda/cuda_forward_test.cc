@@ -11,6 +11,7 @@
 
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "src/model/shapes.h"
 #include "tests/model/cuda/cuda_on_device.h"
 #include "tests/model/needle_runner.h"
 
@@ -416,6 +417,52 @@ TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
               kTolerance);
     ASSERT_LE(relative_error(device.step(third, all.subspan(i, 1)), host.step(third_b, all.subspan(i, 1))), kTolerance);
   }
+}
+
+// Layers with a window read none of the pages that were released, whoever has them now: the logits of two sequences have
+// the bits that they have where all pages are kept.
+TEST_F(CudaForwardTest, ReleasedPagesOfAWindowAreNotRead) {
+  const auto model = Model::random(cuda_config(Architecture::kGptOss, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(900, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+    for (const char* name : {"full", "freekv", "mneme", "snapkv"}) {
+      SCOPED_TRACE(::testing::Message() << name << (store == KvStore::kHost ? " host" : " device"));
+      std::vector<float> expected;
+      for (const bool releases : {false, true}) {
+        OnDevice device(*model,
+                        {.max_rows = 256, .max_sequences = 2, .max_context = model->max_context(), .store = store},
+                        DType::kBF16, 40);
+        if (releases) {
+          KvWindows windows = kv_windows_of(model->config());
+          windows.step_tokens = 256;
+          device.pool->set_windows(windows);
+        }
+        const bool full = std::string_view(name) == "full";
+        const auto plan =
+            full ? compile(make_recipe("full", {}), method_shape(model->config())) : plan_for(*model, name, 128, "");
+        SequenceCache first(*device.pool), second(*device.pool);
+        MethodState methods[2] = {MethodState(plan), MethodState(plan)};
+        std::vector<float> out;
+        const auto step = [&](int sequence, std::size_t n, RowPhase phase, std::int32_t left) {
+          SequenceCache& cache = sequence == 0 ? first : second;
+          const auto piece = all.subspan(static_cast<std::size_t>(cache.length() + 100 * sequence), n);
+          const std::vector<float> logits = step_of(device.forward, cache, piece, phase, &methods[sequence], left);
+          out.insert(out.end(), logits.begin(), logits.end());
+          methods[sequence].commit(cache);
+          if (releases) cache.release_behind();
+        };
+        step(0, 200, RowPhase::kPrefill, 211), step(0, 211, RowPhase::kPrefill, 0);
+        for (int i = 0; i < 4; ++i) step(0, 1, RowPhase::kDecode, 0);
+        step(1, 250, RowPhase::kPrefill, 161), step(1, 161, RowPhase::kPrefill, 0);  // takes what the first released
+        for (int i = 0; i < 40; ++i) step(i % 2, 1, RowPhase::kDecode, 0);
+        if (releases) {
+          EXPECT_GT(first.released_pages(), 5);
+          ASSERT_TRUE(out == expected);
+        }
+        expected = out;
+      }
+    }
 }
 
 // What an architecture adds reaches the logits in both stores, and under methods whose budget holds all tokens.
