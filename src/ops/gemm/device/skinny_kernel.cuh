@@ -115,16 +115,6 @@ __device__ __forceinline__ int row_of(const SkinnyProblem& p, int tile, int row_
   return p.kind == SkinnyOutput::kSwiglu ? n * 8 + high * p.half : n * 16 + high * 8;
 }
 
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void copy_weights(std::uint32_t to, const std::byte* from, int bytes, std::uint32_t full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(full), "l"(read_once())
-      : "memory");
-}
-#endif
-
 // Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows
 // elsewhere.
 template <typename F, typename S>
@@ -146,7 +136,7 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
     copy_box(to, map, 0, walk.piece * lines, row_at(lane), full);
   } else {
     const int octet = min(row_at(lane), p.n_out - 1) / 8;
-    copy_weights(to, p.w + octet * p.w_stride + from, bytes, full);
+    copy_bulk_once(to, p.w + octet * p.w_stride + from, bytes, full);
   }
 #else
   for (int octet = 0; octet < S::kOctets; ++octet) {

@@ -85,6 +85,21 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
          dim3(kSkinnyThreads), static_cast<std::size_t>(shared), p, map, lines);
 }
 
+// Sets the pieces, of `columns` each, the parts of K where p has none, and the units, of a kernel of shape S. Returns how
+// many thread blocks run at a time, `blocks` an SM.
+template <typename S>
+int share_units(SkinnyProblem& p, int blocks, int columns) {
+  p.pieces = (p.k + columns - 1) / columns;
+  const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
+  const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
+  const int tiles = (rows + per_tile - 1) / per_tile, slots = blocks * sm_count();
+  const int units = std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (S::kColumns * S::kRows * sizeof(float)));
+  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
+  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
+  p.units = tiles * p.splits;
+  return slots;
+}
+
 template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
 void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
   using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
@@ -97,15 +112,7 @@ void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
   }();
   static_cast<void>(ready);
   p.stages = std::min(kMaxStages, (shared_per_block(kBlocks) - kSums) / S::kStageBytes);
-  const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
-  const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
-  const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
-  const int slots = kBlocks * sm_count();
-  const int units = std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (S::kColumns * S::kRows * sizeof(float)));
-  p.pieces = (p.k + columns - 1) / columns;
-  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
-  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
-  p.units = tiles * p.splits;
+  const int slots = share_units<S>(p, kBlocks, S::kStageSlabs * static_cast<int>(kSlab));
   const CUtensorMap map = tensor_map<3>(p.x, {kStepColumns, p.m, p.k / kStepColumns}, {std::int64_t{p.k} * 2, 64},
                                         {kStepColumns, S::kColumns, S::kStageSteps});
   launch(context, "skinny_gemm", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),

@@ -65,7 +65,7 @@ __device__ __forceinline__ void request_weights(const SkinnyProblem& p, const Sk
   if (lane >= S::kOctets) return;
   const std::uint32_t to = ring.data + slot * S::kStageBytes + S::kXBytes + lane * S::kOctetBytes;
   const int octet = min(row_of<S>(p, walk.tile(), lane / 2, lane % 2), p.n_out - 1) / 8;
-  copy_weights(to, p.w + octet * p.w_stride + from, bytes, full);
+  copy_bulk_once(to, p.w + octet * p.w_stride + from, bytes, full);
 }
 
 // x, unlike weights, stays in the L2 cache.
@@ -375,6 +375,36 @@ __device__ __forceinline__ void consume_tma(const SkinnyProblem& p, TmaRing& rin
 }
 #endif
 
+#if __CUDA_ARCH__ >= 900
+// Runs a thread block's ring: fills it, weights before the preceding kernel has ended, then calls consume(refill), whose
+// warps call refill() once a stage: in turns it requests the stage before the ring's.
+//   weights(walk, slot), x(piece, slot)  request a stage, called by whole warps
+template <int kWarps, typename Weights, typename X, typename Consume>
+__device__ __forceinline__ void run_ring(const SkinnyProblem& p, const TmaRing& ring, float* scale,
+                                         const Weights& weights, const X& x, const Consume& consume) {
+  const int warp = threadIdx.x / kWarp;
+  SkinnyWalk fill(p), first(p);
+  int filled = 0;
+  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
+    if (warp == 0) weights(fill, filled);
+  grid_dependency_wait();
+  if (warp == 0)
+    for (int slot = 0; slot < filled; ++slot, first.advance()) x(first.piece, slot);
+  finish_norms<kWarps>(p.norm, p.m, scale);
+  int count = 0;
+  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
+  consume([&] {
+    if (count++ == 0 || fill.done()) return;
+    if (warp == count % kWarps) {
+      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
+      weights(fill, ring.before);
+      x(fill.piece, ring.before);
+    }
+    fill.advance();
+  });
+}
+#endif
+
 // x_map: [steps, rows of x, 32] of x.
 template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
@@ -390,27 +420,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   __syncthreads();
   launch_dependents();
 
-  const int warp = threadIdx.x / kWarp;
-  SkinnyWalk fill(p), first(p);
-  int filled = 0;
-  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
-    if (warp == 0) request_weights<F, S>(p, fill, ring, filled);
-  grid_dependency_wait();
-  if (warp == 0)
-    for (int slot = 0; slot < filled; ++slot, first.advance()) request_x<S>(x_map, first.piece, ring, slot);
-  finish_norms<kWarps>(p.norm, p.m, scale);
-  int count = 0;
-  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
-  const auto refill = [&] {
-    if (count++ == 0 || fill.done()) return;
-    if (warp == count % kWarps) {
-      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
-      request_weights<F, S>(p, fill, ring, ring.before);
-      request_x<S>(x_map, fill.piece, ring, ring.before);
-    }
-    fill.advance();
-  };
-  consume_tma<F, S>(p, ring, reinterpret_cast<float*>(memory + p.stages * S::kStageBytes), scale, &last, refill);
+  run_ring<kWarps>(
+      p, ring, scale, [&](const SkinnyWalk& walk, int slot) { request_weights<F, S>(p, walk, ring, slot); },
+      [&](int piece, int slot) { request_x<S>(x_map, piece, ring, slot); },
+      [&](const auto& refill) {
+        consume_tma<F, S>(p, ring, reinterpret_cast<float*>(memory + p.stages * S::kStageBytes), scale, &last, refill);
+      });
 #endif
 }
 

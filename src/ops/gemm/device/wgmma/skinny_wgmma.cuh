@@ -71,6 +71,17 @@ __device__ __forceinline__ void request_permuted(const SkinnyProblem& p, int pie
                : "memory");
 }
 
+// Leaves a warp's sums in shared memory, and begins again. mine: of its first row.
+template <typename S>
+__device__ __forceinline__ void put_sums(float (&c)[S::kLaneSums], float* mine) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < S::kLaneSums; ++i) {
+    mine[(i / 4 * 8 + 2 * t + i % 2) * S::kSumStride + g + i % 4 / 2 * 8] = c[i];
+    c[i] = 0;
+  }
+}
+
 // A warp's 16 rows of w for all rows of x.
 template <typename F, typename S>
 struct WgmmaRows {
@@ -106,14 +117,9 @@ struct WgmmaRows {
     for (int i = 0; i < S::kLaneSums; ++i) c[i] += part_[S::kGroups % 2][i];
   }
 
-  // Stores the warp's sums, and begins again. mine: of its first row.
+  // As put_sums().
   __device__ __forceinline__ void put(float* mine) {
-    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int i = 0; i < S::kLaneSums; ++i) {
-      mine[(i / 4 * 8 + 2 * t + i % 2) * S::kSumStride + g + i % 4 / 2 * 8] = c[i];
-      c[i] = 0;
-    }
+    put_sums<S>(c, mine);
   }
 
  private:
@@ -262,27 +268,13 @@ __global__ void __launch_bounds__(WgmmaShape<F, kColumns>::kThreads, WgmmaShape<
   __syncthreads();
   launch_dependents();
 
-  const int warp = threadIdx.x / kWarp;
-  SkinnyWalk fill(p), first(p);
-  int filled = 0;
-  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
-    if (warp == 0) request_box<S>(p, map, fill, ring, filled);
-  grid_dependency_wait();
-  if (warp == 0)
-    for (int slot = 0; slot < filled; ++slot, first.advance()) request_permuted<S>(p, first.piece, ring, slot);
-  finish_norms<S::kWarps>(p.norm, p.m, scale);
-  int count = 0;
-  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
-  const auto refill = [&] {
-    if (count++ == 0 || fill.done()) return;
-    if (warp == count % S::kWarps) {
-      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
-      request_box<S>(p, map, fill, ring, ring.before);
-      request_permuted<S>(p, fill.piece, ring, ring.before);
-    }
-    fill.advance();
-  };
-  consume_wgmma<F, S>(p, ring, reinterpret_cast<float*>(memory + p.stages * S::kStageBytes), scale, &last, refill);
+  run_ring<S::kWarps>(
+      p, ring, scale, [&](const SkinnyWalk& walk, int slot) { request_box<S>(p, map, walk, ring, slot); },
+      [&](int piece, int slot) { request_permuted<S>(p, piece, ring, slot); },
+      [&](const auto& refill) {
+        consume_wgmma<F, S>(p, ring, reinterpret_cast<float*>(memory + p.stages * S::kStageBytes), scale, &last,
+                            refill);
+      });
 #endif
 }
 
@@ -311,18 +303,11 @@ void launch_wgmma_rows(SkinnyProblem p, const CudaContext& context) {
   static_cast<void>(ready);
   const int columns = S::kStageSlabs * static_cast<int>(kSlab);
   p.stages = std::min(kMaxStages, (shared_per_block(S::kBlocks) - kSums) / S::kStageBytes);
-  p.pieces = (p.k + columns - 1) / columns;
+  const int slots = share_units<S>(p, S::kBlocks, columns);
   const int steps = p.pieces * columns / kStepColumns, threads = steps * kColumns;
   launch(context, "permute_x", permute_x_kernel<F::kPer16, S::kSums, kColumns>,
          dim3(static_cast<unsigned>((threads + 255) / 256)), dim3(256), 0, p.x, p.m, p.k, steps, p.permuted);
 
-  const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
-  const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
-  const int tiles = (rows + per_tile - 1) / per_tile, slots = S::kBlocks * sm_count();
-  const int units = std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (S::kColumns * S::kRows * sizeof(float)));
-  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
-  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
-  p.units = tiles * p.splits;
   launch(context, "skinny_gemm_wgmma", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),
          static_cast<std::size_t>(p.stages) * S::kStageBytes + kSums, p, octets_map<S>(p));
 }

@@ -47,16 +47,6 @@ __device__ __forceinline__ void request_columns(const CUtensorMap& map, int piec
       : "memory");
 }
 
-// Leaves the warp's sums in shared memory, and begins again. mine: of its first row.
-__device__ __forceinline__ void put_sums(float (&c)[Shape::kLaneSums], float* mine) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int i = 0; i < Shape::kLaneSums; ++i) {
-    mine[(i / 4 * 8 + 2 * t + i % 2) * Shape::kSumStride + g + i % 4 / 2 * 8] = c[i];
-    c[i] = 0;
-  }
-}
-
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename Refill>
 __device__ __forceinline__ void consume_rows(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
@@ -83,7 +73,7 @@ __device__ __forceinline__ void consume_rows(const SkinnyProblem& p, TmaRing& ri
     const int unit = walk.unit;
     if (!walk.advance()) continue;
     __syncthreads();  // the tile before is stored
-    put_sums(c, sums + 16 * warp);
+    put_sums<Shape>(c, sums + 16 * warp);
     __syncthreads();
     finish_tile<Shape>(p, unit, sums, scale, last);
   }
@@ -105,27 +95,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   __syncthreads();
   launch_dependents();
 
-  const int warp = threadIdx.x / kWarp;
-  SkinnyWalk fill(p), first(p);
-  int filled = 0;
-  for (; filled < p.stages && !fill.done(); ++filled, fill.advance())
-    if (warp == 0) request_rows(p, weights, fill, ring, filled);
-  grid_dependency_wait();
-  if (warp == 0)
-    for (int slot = 0; slot < filled; ++slot, first.advance()) request_columns(x, first.piece, ring, slot);
-  finish_norms<Shape::kWarps>(p.norm, p.m, scale);
-  int count = 0;
-  // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
-  const auto refill = [&] {
-    if (count++ == 0 || fill.done()) return;
-    if (warp == count % Shape::kWarps) {
-      barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
-      request_rows(p, weights, fill, ring, ring.before);
-      request_columns(x, fill.piece, ring, ring.before);
-    }
-    fill.advance();
-  };
-  consume_rows(p, ring, reinterpret_cast<float*>(memory + skew + p.stages * Shape::kStageBytes), scale, &last, refill);
+  run_ring<Shape::kWarps>(
+      p, ring, scale, [&](const SkinnyWalk& walk, int slot) { request_rows(p, weights, walk, ring, slot); },
+      [&](int piece, int slot) { request_columns(x, piece, ring, slot); },
+      [&](const auto& refill) {
+        consume_rows(p, ring, reinterpret_cast<float*>(memory + skew + p.stages * Shape::kStageBytes), scale, &last,
+                     refill);
+      });
 #endif
 }
 
@@ -152,14 +128,7 @@ void launch_wgmma_bf16(SkinnyProblem p, const CudaContext& context) {
   }();
   static_cast<void>(ready);
   p.stages = std::min(kMaxStages, (shared_per_block(Shape::kBlocks) - kOther) / Shape::kStageBytes);
-  p.pieces = (p.k + Shape::kStageColumns - 1) / Shape::kStageColumns;
-  const int rows = p.kind == SkinnyOutput::kSwiglu ? 2 * p.half : p.n_out,
-            tiles = (rows + Shape::kRows - 1) / Shape::kRows, slots = Shape::kBlocks * sm_count();
-  const int units =
-      std::min<int>(kSkinnyUnits, skinny_partial_bytes() / (Shape::kColumns * Shape::kRows * sizeof(float)));
-  if (p.splits == 0) p.splits = p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots, units);
-  p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
-  p.units = tiles * p.splits;
+  const int slots = share_units<Shape>(p, Shape::kBlocks, Shape::kStageColumns);
   const CUtensorMap x = tensor_map<2>(p.x, {p.k, p.m}, {std::int64_t{p.k} * 2}, {Shape::kStageColumns, Shape::kColumns},
                                       CU_TENSOR_MAP_DATA_TYPE_UINT16, CU_TENSOR_MAP_SWIZZLE_128B);
   launch(context, "skinny_gemm_bf16", skinny_wgmma_bf16_kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))),
