@@ -82,9 +82,40 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : Owne
   cuda_check(cudaHostGetDevicePointer(&mapped_, data_, 0), "mapping host memory for the device");
 }
 
+PinnedBuffer PinnedBuffer::for_kernels(std::size_t bytes, const ProgressFn& progress) {
+  // Where the device walks the host's page tables itself, registered memory has the host's huge pages.
+  if (bytes < kLarge || device_attribute(cudaDevAttrConcurrentManagedAccess) == 0 ||
+      device_attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables) != 0)
+    return PinnedBuffer(bytes, progress);
+  PinnedBuffer out;
+  out.manage(bytes);
+  touch(out.data(), bytes, progress);
+  return out;
+}
+
+void PinnedBuffer::manage(std::size_t bytes) {
+  const cudaError_t error = cudaMallocManaged(&data_, bytes);
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    fail(ErrorKind::kResource, "cannot take {} bytes of host memory: {}", bytes, cudaGetErrorString(error));
+  }
+  size_ = bytes, mapped_ = data_, managed_ = true;
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "asking for the device");
+#if CUDART_VERSION >= 13000
+  const cudaMemLocation host{cudaMemLocationTypeHost, 0}, reader{cudaMemLocationTypeDevice, device};
+#else
+  const int host = cudaCpuDeviceId, reader = device;
+#endif
+  cuda_check(cudaMemAdvise(data_, bytes, cudaMemAdviseSetPreferredLocation, host), "keeping memory on the host");
+  cuda_check(cudaMemAdvise(data_, bytes, cudaMemAdviseSetAccessedBy, reader), "mapping host memory for the device");
+}
+
 void PinnedBuffer::free() {
   if (data_ == nullptr) return;
-  if (reserved_ > 0) {
+  if (std::exchange(managed_, false)) {
+    cudaFree(data_);
+  } else if (reserved_ > 0) {
     cudaHostUnregister(data_);
     munmap(data_, reserved_);
   } else {

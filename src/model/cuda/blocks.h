@@ -1,4 +1,4 @@
-// Memory of a pool's blocks that the device accesses: device memory, or page-locked host memory.
+// Memory of a pool's blocks that the device accesses: device memory, or host memory that the device maps.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class CudaBlocks final : public BlockMemory {
     return std::unique_ptr<CudaBlocks>(new CudaBlocks(DeviceBuffer(bytes, "keys and values"), {}, bytes, stream));
   }
   static std::unique_ptr<CudaBlocks> on_host(std::size_t bytes, const Stream& stream, const ProgressFn& progress) {
-    return std::unique_ptr<CudaBlocks>(new CudaBlocks({}, PinnedBuffer(bytes, progress), bytes, stream));
+    return std::unique_ptr<CudaBlocks>(new CudaBlocks({}, PinnedBuffer::for_kernels(bytes, progress), bytes, stream));
   }
 
   // By its device address.
@@ -28,7 +28,12 @@ class CudaBlocks final : public BlockMemory {
   bool in_host_memory() const override { return host_.size() > 0; }
   bool host_reads() const { return in_host_memory() && host_.data() == host_.device_data(); }  // at device addresses
   std::size_t bytes() const { return bytes_; }
-  void copy(std::byte* to, const std::byte* from, std::size_t n) override { copy_bytes(to, from, n, stream_); }
+  // The copy engine is slow in managed memory: the host copies what it reads.
+  void copy(std::byte* to, const std::byte* from, std::size_t n) override {
+    if (!host_reads()) return copy_bytes(to, from, n, stream_);
+    stream_.synchronize();
+    std::memcpy(to, from, n);
+  }
   void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends, std::size_t token_bytes) override {
     stream_.synchronize();  // earlier copies out of the buffers may be in flight
     const std::size_t bytes = moves.size_bytes() + ends.size_bytes();
@@ -45,12 +50,14 @@ class CudaBlocks final : public BlockMemory {
                      static_cast<std::int32_t>(ends.size()), {.stream = stream_.get()});
   }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override {
-    copy_bytes(to_host, from, n, stream_);
+    if (!host_reads()) copy_bytes(to_host, from, n, stream_);
     stream_.synchronize();
+    if (host_reads()) std::memcpy(to_host, from, n);
   }
   void write(std::byte* to, const std::byte* from_host, std::size_t n) override {
-    copy_bytes(to, from_host, n, stream_);
+    if (!host_reads()) copy_bytes(to, from_host, n, stream_);
     stream_.synchronize();
+    if (host_reads()) std::memcpy(to, from_host, n);
   }
 
  private:
