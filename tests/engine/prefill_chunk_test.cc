@@ -46,18 +46,26 @@ TEST(PrefillChunk, ComesCloserStepByStep) {
 
 TEST(PrefillChunk, StaysWithinItsBounds) {
   PrefillChunk chunk(0.050, 512);
-  EXPECT_EQ(settled(chunk, 0.2, 0.001), PrefillChunk::kLeast) << "answers alone take longer than the target";
+  EXPECT_EQ(settled(chunk, 0.2, 0.001), PrefillChunk::kLeast) << "what no chunk changes takes longer than the target";
   EXPECT_EQ(settled(chunk, 0.001, 1e-9), 512);
   PrefillChunk small(0.050, 8);
   EXPECT_EQ(small.tokens(), 8);
   EXPECT_EQ(settled(small, 0.2, 0.001), 8);
 }
 
-TEST(PrefillChunk, LearnsOnlyFromStepsOfBoth) {
+TEST(PrefillChunk, AnswersThatMissTheTargetAloneLeavePromptsAThird) {
+  PrefillChunk chunk(0.050, 4096);
+  for (int i = 0; i < 100; ++i) chunk.observe(3, 0, 0.080);
+  EXPECT_NEAR(settled(chunk, 0.080, 0.0001), 400, 4) << "steps of 120 ms";
+  for (int i = 0; i < 100; ++i) chunk.observe(1, 0, 0.010);
+  EXPECT_NEAR(settled(chunk, 0.010, 0.0001), 400, 4) << "the target again";
+}
+
+TEST(PrefillChunk, LearnsFromStepsOfAnswers) {
   PrefillChunk chunk(0.050, 4096);
   const std::int32_t before = chunk.tokens();
   chunk.observe(0, 4096, 10);
-  chunk.observe(5, 0, 10);
+  chunk.observe(5, 0, 0.010);
   chunk.observe(5, before, 0);
   EXPECT_EQ(chunk.tokens(), before);
   chunk.observe(5, before / 2, 0.001);

@@ -9,7 +9,7 @@ struct AttentionResult {
   double seconds = 0;  // median
   double flops = 0;    // unmasked scores only
   double flops_a_second = 0;
-  bool by_library = false;  // else by this project's kernel
+  std::int32_t library_rows = 0;  // the others by this project's kernel
 };
 
 }  // namespace mneme

@@ -57,8 +57,8 @@ struct DeviceBenchSetup {
 struct DeviceBenches {
   // Errors  kDevice, kResource, kUnsupported.
   std::unique_ptr<DeviceBench> (*make)(std::unique_ptr<Model> model, const DeviceBenchSetup& setup);
-  // Prefill attention of one layer over n_tokens; medians of `times` runs.
-  AttentionResult (*attention)(const ModelConfig& config, std::int32_t n_tokens, std::int32_t times);
+  // Prefill attention of n_rows tokens after `depth` others in one layer; medians of `times` runs.
+  AttentionResult (*attention)(const ModelConfig& config, std::int32_t depth, std::int32_t n_rows, std::int32_t times);
   // Scan, selection and attention of one layer by 1-bit keys; medians of `times` runs.
   SelectResult (*select)(const ModelConfig& config, const SelectCase& c, std::int32_t times);
   // Skinny GEMMs of a layer; medians of `times` runs.

@@ -17,8 +17,12 @@ std::int32_t PrefillChunk::tokens() const {
 }
 
 void PrefillChunk::observe(std::int32_t answer_rows, std::int32_t prompt_tokens, double seconds) {
-  if (target_ == 0 || answer_rows == 0 || prompt_tokens == 0 || !(seconds > 0)) return;
-  const double factor = std::clamp(target_ / seconds, 0.5, 1.25);
+  if (target_ == 0 || answer_rows == 0 || !(seconds > 0)) return;
+  if (prompt_tokens == 0) {
+    alone_ += (alone_ == 0 ? 1 : 0.2) * (seconds - alone_);
+    return;
+  }
+  const double factor = std::clamp(std::max(target_, kAlone * alone_) / seconds, 0.5, 1.25);
   if (prompt_tokens < tokens() && factor >= 1) return;
   chunk_ = std::clamp<double>(prompt_tokens * factor, std::min(kLeast, most_), most_);
 }

@@ -32,11 +32,11 @@ bool reads_in_windows(const SequenceRows& s) {
   return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
 }
 
-std::int64_t free_device_bytes() {
+}  // namespace
+
+std::int64_t CudaAttention::free_device_bytes() {
   return static_cast<std::int64_t>(device_info(0).free_bytes);
 }
-
-}  // namespace
 
 CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options) : model_(model), options_(options) {
   const ModelConfig& c = model.config();
@@ -51,21 +51,17 @@ std::int64_t CudaAttention::reserved_device_bytes(const KvShape& shape) const {
   const std::int64_t pages = (options_.max_context + kPageTokens - 1) / kPageTokens,
                      tables = options_.max_sequences * shape.blocks_per_page() * pages * 4;
   const std::int64_t wide = CudaWideLayer::bytes(shape, options_.max_context);
-  return tables + wide +
-         (host_pages() ? CudaStaging::bytes(shape, options_.max_context)
-          : wide > 0   ? 0
-                       : LibraryAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context));
+  const bool contiguous = host_pages() || wide > 0;
+  return tables + wide + (host_pages() ? CudaStaging::bytes(shape, options_.max_context) : 0) +
+         PrefillAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context, contiguous);
 }
 
 void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   shape_ = shape;
   tables_.emplace(shape, blocks.base(), std::max(options_.max_sequences, 1), options_.max_context);
   if (is_eight_bit(shape.dtype)) wide_.emplace(shape, options_.max_context);
-  if (host_pages()) {
-    staging_.emplace(shape, options_.max_context);
-  } else if (!wide_) {
-    library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
-  }
+  if (host_pages()) staging_.emplace(shape, options_.max_context);
+  prefill_.prepare(tables_->tables(), options_.max_context, host_pages() || wide_);
   for (Stream* s : {&side_, &fetch_stream_}) *s = Stream::make(Stream::Priority::kHigh);
   early_ = Stream::make();
   for (Event* e : {&stored_, &selected_, &attended_, &attended_early_, &made_, &side_done_, &fetched_, &scores_free_[0],
@@ -110,7 +106,8 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .recall_form = options_.recall_form,
                                              .delay_us = options_.delay_us,
                                              .rope = &model_.rope()},
-                                 .free_bytes = options_.grow_slots ? &free_device_bytes : nullptr};
+                                 .free_bytes = options_.grow_slots ? &free_device_bytes : nullptr,
+                                 .release = [this] { return staging_ && staging_->release(); }};
   if (!retrievals_.prepare(setup, stream)) return;
   ++generation_;
   const bool parts = std::any_of(retrievals_.active().begin(), retrievals_.active().end(),
@@ -251,6 +248,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   if (ragged_) tables_->take_masks(stream);
   tables_->assign_slots(caches_, stream, slots_);
   mass_observer_->start(slots_, *tables_, stream);
+  choose_kept_prompt();
   prepare_rows(host, stream);
   kind_ = kind_of_step();
   const auto alike = [&](const Span& s) {

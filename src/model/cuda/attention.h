@@ -24,7 +24,7 @@
 #include "src/model/cuda/wide_layer.h"
 #include "src/model/cuda/windows.h"
 #include "src/ops/attention/attention_cuda.h"
-#include "src/ops/attention/prefill/attention_library_cuda.h"
+#include "src/ops/attention/prefill/prefill_attention_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -171,6 +171,8 @@ class CudaAttention {
   void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
                      std::int32_t tables_slot, const Memory& m, const CudaContext& context);
   CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
+  static std::int64_t free_device_bytes();
+  void choose_kept_prompt();
   bool in_windows(const Span& s, std::int32_t layer) const;
   std::int32_t add_prompt(const SequenceRows& s);
   void finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream);
@@ -187,7 +189,7 @@ class CudaAttention {
   std::int32_t q_width_, qkv_width_;
   KvShape shape_;
   std::optional<CudaTables> tables_;
-  LibraryAttention library_;
+  PrefillAttention prefill_;
   std::optional<CudaStaging> staging_;
   std::optional<CudaWideLayer> wide_;  // for keys and values in 8 bits
   CudaRetrievalSet retrievals_;

@@ -74,10 +74,11 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
     return;
   }
   const PrefillAttentionCuda a = prefill_of(layer, span, from.slot, m);
-  const bool by_library =
-      wide_ ? library_.attend_contiguous(a, from.tables, wide_->data(), wide_->tokens_a_head(), context)
-            : library_.attend(a, tables, layer, context);
-  if (!by_library) attend_prefill_cuda(a, from.tables, from.layer, context);
+  if (wide_) {
+    prefill_.attend_contiguous(a, from.tables, wide_->data(), wide_->tokens_a_head(), context);
+  } else {
+    prefill_.attend(a, tables, layer, context);
+  }
   add_sinks(m, a.out, a.lse, a.n_rows, context);
   const std::int32_t last = s.first_row + s.n_rows - 1;
   mass_observer_->take_chunk(span, layer,
@@ -109,7 +110,18 @@ KvTables CudaAttention::staged(const Span& s, std::int32_t layer) const {
 
 CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) const {
   if (in_windows(s, layer)) return windows_->earlier(s.prompt, layer, s.slot);
-  return {.layer = layer, .slot = s.slot, .first = s.first_position};
+  return {.layer = layer,
+          .slot = s.slot,
+          .first = s.first_position,
+          .revision = s.cache->dropped() ? 0 : s.cache->revision()};
+}
+
+void CudaAttention::choose_kept_prompt() {
+  if (!staging_ || chunks_.empty()) return;
+  std::vector<CudaStaging::Earlier> prompts;
+  for (const std::size_t i : chunks_)
+    if (spans_[i].prompt < 0) prompts.push_back(earlier(spans_[i], 0));
+  staging_->choose(prompts, options_.grow_slots ? &free_device_bytes : nullptr);
 }
 
 void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,
@@ -138,8 +150,7 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
     attend_prompt(layer, s, from, 0, 0, m, context);
   } else {
     const PrefillAttentionCuda a = prefill_of(layer, span, 0, m);
-    if (!library_.attend_contiguous(a, from, from.base, std::int64_t{from.max_pages} * kKvPageTokens, context))
-      attend_prefill_cuda(a, from, 0, context);
+    prefill_.attend_contiguous(a, from, from.base, std::int64_t{from.max_pages} * kKvPageTokens, context);
     add_sinks(m, a.out, a.lse, a.n_rows, context);
     const std::int32_t last = s.first_row + s.n_rows - 1;
     mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, from, 0,

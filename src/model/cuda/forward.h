@@ -35,8 +35,8 @@ struct CudaForwardOptions {
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
-  // Cache slots of pages take free device memory too, of which nothing else is needed after make_pool() than what the
-  // steps do (CudaRetrievalSetup::free_bytes).
+  // Cache slots of pages and the layers of a prompt in host pages take free device memory too, of which nothing else is
+  // needed after make_pool() than what the steps do (CudaRetrievalSetup::free_bytes, CudaStaging::choose()).
   bool grow_slots = false;
   std::int32_t recall_blocks = 8;
   RecallForm recall_form;

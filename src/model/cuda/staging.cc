@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/device_cache_cuda.h"
 
@@ -20,50 +22,103 @@ std::int64_t CudaStaging::bytes(const KvShape& shape, std::int64_t max_context) 
          static_cast<std::int64_t>(shape.page_bytes());
 }
 
-CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
+CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) : n_layers_(shape.n_layers) {
   const std::int32_t pages = pages_of_tokens(max_context);
   std::vector<std::int32_t> same(static_cast<std::size_t>(pages) * static_cast<std::size_t>(shape.n_kv_heads));
   std::iota(same.begin(), same.end(), 0);
   blocks_ = DeviceBuffer(same.size() * sizeof(std::int32_t), "tables of a prompt's layer");
   copy_bytes(blocks_.data(), same.data(), blocks_.size(), side_);
   side_.synchronize();
-  for (OneBuffer& b : buffers_) {
-    b.memory = DeviceBuffer(same.size() * shape.page_bytes(), "keys and values of one layer of a prompt");
-    b.tables = {.base = b.memory.data(),
-                .blocks = blocks_.as<std::int32_t>(),
-                .sequence_stride = static_cast<std::int64_t>(same.size()),
-                .max_pages = pages,
-                .n_kv_heads = shape.n_kv_heads,
-                .head_dim = shape.head_dim,
-                .f16 = shape.dtype == DType::kF16,
-                .codes = kv_codes_of(shape.dtype)};
-    b.fetched = Event::make();
-    b.used = Event::make();
+  shape_ = {.base = nullptr,
+            .blocks = blocks_.as<std::int32_t>(),
+            .sequence_stride = static_cast<std::int64_t>(same.size()),
+            .max_pages = pages,
+            .n_kv_heads = shape.n_kv_heads,
+            .head_dim = shape.head_dim,
+            .f16 = shape.dtype == DType::kF16,
+            .codes = kv_codes_of(shape.dtype)};
+  for (DeviceBuffer& b : buffers_)
+    b = DeviceBuffer(same.size() * shape.page_bytes(), "keys and values of one layer of a prompt");
+  for (Round& r : rounds_) r.fetched = Event::make(), r.used = Event::make();
+}
+
+KvTables CudaStaging::tables_at(std::byte* base) const {
+  KvTables tables = shape_;
+  tables.base = base;
+  return tables;
+}
+
+void CudaStaging::allocate_kept(std::int64_t free_bytes) {
+  const auto layer = static_cast<std::int64_t>(buffers_[0].size());
+  const std::int64_t n = std::min<std::int64_t>(n_layers_, free_bytes / 4 / layer);
+  try {
+    kept_ = DeviceBuffer(static_cast<std::size_t>(n * layer), "keys and values of a prompt");
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kResource) throw;
   }
+  if (kept_.size() > 0) kept_tokens_.resize(static_cast<std::size_t>(n));
+  may_keep_ = kept_.size() > 0;
+}
+
+void CudaStaging::choose(std::span<const Earlier> prompts, std::int64_t (*free_bytes)()) {
+  const auto keeps = [](const Earlier& e) { return e.revision != 0 && e.first > 0; };
+  const Earlier* longest = nullptr;
+  for (const Earlier& e : prompts) {
+    if (keeps(e) && e.revision == kept_revision_) return;
+    if (keeps(e) && (longest == nullptr || e.first > longest->first)) longest = &e;
+  }
+  if (longest == nullptr || !may_keep_ || free_bytes == nullptr) return;
+  if (kept_.size() == 0) allocate_kept(free_bytes());
+  if (!may_keep_) return;
+  kept_revision_ = longest->revision;
+  std::fill(kept_tokens_.begin(), kept_tokens_.end(), 0);
+}
+
+bool CudaStaging::release() {
+  may_keep_ = false;
+  kept_revision_ = 0;
+  kept_tokens_.clear();
+  return std::exchange(kept_, {}).size() > 0;
 }
 
 void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& stream) {
-  const OneBuffer& b = buffers_[++fetched_ % 2];
+  const std::size_t number = ++fetched_ % 2;
+  Round& r = rounds_[number];
   started_.record(stream);  // earlier steps have written tables and pages
   side_.wait(started_);
   // The side stream has written the buffer's content back: end() of two rounds ago precedes this in it.
   const CudaContext context{.stream = side_.get()};
-  const std::int32_t head = std::min(pages_of_tokens(e.head) * kPageTokens, e.first);
-  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kCtasPerHead, context);
-  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from), e.first, kCtasPerHead, context);
-  b.fetched.record(side_);
+  const auto copy = [&](std::int32_t from, std::int32_t to) {
+    copy_positions_cuda(r.tables, 0, pages, e.layer, 0, e.slot, from, to, kCtasPerHead, context);
+    fetched_tokens_ += std::max(to - from, 0);
+  };
+  if (keeps(e)) {
+    r.kept_layer = e.layer;
+    r.tables = tables_at(kept_.data() + static_cast<std::size_t>(e.layer) * buffers_[0].size());
+    // A sequence that is cut within its last page keeps its revision: that page is fetched again.
+    const std::int32_t kept = std::min(kept_tokens_[static_cast<std::size_t>(e.layer)], e.first);
+    copy(std::max(pages_of_tokens(kept) - 1, 0) * kPageTokens, e.first);
+  } else {
+    r.kept_layer = -1;
+    r.tables = tables_at(buffers_[number].data());
+    const std::int32_t head = std::min(pages_of_tokens(e.head) * kPageTokens, e.first);
+    copy(0, head);
+    copy(std::max(head, e.from), e.first);
+  }
+  r.fetched.record(side_);
 }
 
 void CudaStaging::begin(const Stream& stream) {
-  stream.wait(buffers_[++round_ % 2].fetched);
+  stream.wait(rounds_[++round_ % 2].fetched);
 }
 
 void CudaStaging::end(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first,
                       std::int32_t n_tokens, const Stream& stream) {
-  const OneBuffer& b = buffers_[round_ % 2];
-  b.used.record(stream);
-  side_.wait(b.used);
-  copy_positions_cuda(pages, layer, b.tables, 0, slot, 0, first, n_tokens, kCtasPerHead, {.stream = side_.get()});
+  const Round& r = rounds_[round_ % 2];
+  r.used.record(stream);
+  side_.wait(r.used);
+  copy_positions_cuda(pages, layer, r.tables, 0, slot, 0, first, n_tokens, kCtasPerHead, {.stream = side_.get()});
+  if (r.kept_layer >= 0) kept_tokens_[static_cast<std::size_t>(r.kept_layer)] = n_tokens;
 }
 
 void CudaStaging::join(const Stream& stream) {

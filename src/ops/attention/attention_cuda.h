@@ -79,6 +79,9 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
 //   q    [n_rows, heads * D] bf16, post-RoPE
 //   out  [n_rows, heads * D] bf16
 //   lse  [n_rows, heads] f32, or null
+//
+// A tile of 128 (row, query head) pairs of one KV head shares the pages that it attends. Where tiles are fewer than the
+// device's multiprocessors, each is cut into KV splits, which a second launch merges by LSE.
 struct PrefillAttentionCuda {
   const void* q = nullptr;
   void* out = nullptr;
@@ -86,7 +89,9 @@ struct PrefillAttentionCuda {
   std::int32_t slot = 0, first = 0, n_rows = 0, n_heads = 0;
   std::int32_t window = 0;
   float scale = 0;
+  std::byte* scratch = nullptr;  // prefill_attention_scratch_bytes(); null: no splits
 };
+std::size_t prefill_attention_scratch_bytes(std::int32_t head_dim);
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context);
 

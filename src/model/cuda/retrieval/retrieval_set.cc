@@ -76,6 +76,7 @@ void CudaRetrievalSet::make(const CudaRetrieval::Needs& needs, const CudaRetriev
   if (allocated(needs, setup, more_slots(needs, setup))) return;
   free_unused();
   if (allocated(needs, setup, 0)) return;
+  if (setup.release && setup.release() && allocated(needs, setup, 0)) return;
   shrink(setup);
   allocate(needs, setup, 0);
 }

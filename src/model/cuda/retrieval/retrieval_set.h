@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +23,8 @@ struct CudaRetrievalSetup {
   // Free device memory, of which cache slots of pages may take half beyond what stays free for steps; null: they do not
   // grow. They shrink where other state finds no memory.
   std::int64_t (*free_bytes)() = nullptr;
+  // Frees device memory that others can do without; returns whether there was any. Empty: there is none.
+  std::function<bool()> release;
 };
 
 // Cache slots that a head gets beyond `needs`: up to twice as many more, as far as memory goes. Of what the shipped

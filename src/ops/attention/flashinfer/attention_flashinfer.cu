@@ -7,7 +7,7 @@
 
 #include "src/base/backend.h"
 #include "src/cuda/check.h"
-#include "src/ops/attention/prefill/attention_library_cuda.h"
+#include "src/ops/attention/prefill/prefill_attention_cuda.h"
 
 namespace mneme {
 namespace {
