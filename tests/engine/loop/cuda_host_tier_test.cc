@@ -83,7 +83,7 @@ class Answers {
 
  private:
   static RunningModel start(const Setting& s, std::int64_t pages) {
-    auto checkpoint = Checkpoint::open(MNEME_MODEL_FILE);
+    auto checkpoint = Checkpoint::open(MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf");
     auto text = std::make_unique<TextSide>(*checkpoint);
     constexpr std::int64_t kPageBytes = 4096 * kPageTokens;
     return start_model(std::move(checkpoint), std::move(text),
