@@ -67,6 +67,7 @@ class LLM:
         inter_token_ms: float = 0.0,
         kv_admission: Literal["reserve", "forecast"] = "reserve",
         enable_prefix_caching: bool = True,
+        kv_host_bytes: int = 0,
         kv_disk: str | os.PathLike[str] | None = None,
         kv_disk_bytes: int = 16 << 30,
         kv_events: bool = False,
@@ -100,6 +101,8 @@ class LLM:
                 an answer as long as the last ones were ("forecast"): more run at once, and the least urgent waits and
                 is computed again where that was too short.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
+            kv_host_bytes: page-locked host memory under keys and values on the device, for prompts that may come again
+                and for answers that wait; 0: none.
             kv_disk: a folder for keys and values of prompts that may come again: more of them than memory holds, also
                 after a restart.
             kv_disk_bytes: room in it; what was used longest ago goes.
@@ -132,6 +135,7 @@ class LLM:
             "inter_token_ms": float(_expect("inter_token_ms", inter_token_ms, (int, float))),
             "kv_admission": _expect("kv_admission", kv_admission, str),
             "enable_prefix_caching": bool(enable_prefix_caching),
+            "kv_host_bytes": _expect("kv_host_bytes", kv_host_bytes, int),
             "kv_disk": "" if kv_disk is None else os.fspath(kv_disk),
             "kv_disk_bytes": _expect("kv_disk_bytes", kv_disk_bytes, int),
             "kv_events": bool(kv_events),

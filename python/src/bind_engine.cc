@@ -61,6 +61,8 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   s.prefix_cache = o.get<bool>("enable_prefix_caching", true);
   s.stream_seconds = o.get<double>("stream_interval_ms", 20.0) / 1000;
   s.kv_events = o.get<bool>("kv_events", false);
+  s.host_bytes = o.get<std::int64_t>("kv_host_bytes", 0);
+  if (s.host_bytes != 0 && !s.prefix_cache) fail(ErrorKind::kOption, "kv_host_bytes: only with enable_prefix_caching");
   if (const auto folder = o.get<std::string>("kv_disk", ""); !folder.empty()) {
     if (!s.prefix_cache) fail(ErrorKind::kOption, "kv_disk: only with enable_prefix_caching");
     s.disk = DiskOptions{.folder = folder, .bytes = o.get<std::int64_t>("kv_disk_bytes", 0)};

@@ -142,6 +142,7 @@ void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) 
 // Returns its last event, not told yet.
 RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   std::erase(active, &request);
+  unpark(request);
   request.last_used = ++use_clock;
   const bool kept = request.keep && reason != FinishReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
@@ -280,6 +281,7 @@ std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_sh
   if (runs && (request.wants_prompt_scores() || (plan != nullptr && impl_->pool->on_device()))) return before;
   // What it was promised counts on the pages of a window that it owns.
   if (runs && impl_->pool->windows().n_layers() > 0) return before;
+  if (request.parked && request.parked->length >= n_shared) return before;
   parent.settle();
   MNEME_CHECK(n_shared <= parent.cache.length() &&
                   std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),
@@ -292,6 +294,7 @@ std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_sh
     out.put(n_shared);
   });
   const auto question = request.method ? request.method->question_span() : std::pair(0, 0);
+  impl_->unpark(request);
   request.method.reset();
   share_prefix(parent, n_shared, plan, request.decode_from(), request);
   impl_->close_pages_without_room(request);
@@ -404,6 +407,12 @@ MethodMemory Engine::method_memory() const {
   return impl_->forward->method_memory();
 }
 
+void Engine::set_lower_tier(LowerTier* lower) {
+  MNEME_CHECK(lower == nullptr || impl_->ranks == nullptr, "a lower tier under a part of a model");
+  for (Request* r : impl_->active) impl_->unpark(*r);
+  impl_->lower = lower;
+}
+
 void Engine::set_observer(DecodeObserver* observer) {
   impl_->forward->set_observer(observer);
 }
@@ -465,6 +474,8 @@ void Engine::check_invariants() const {
     MNEME_CHECK(r->cache.length() <= r->length(), "request {}: {} of {} tokens", id.value, r->cache.length(),
                 r->length());
     MNEME_CHECK(!r->active() || r->cache.length() < r->length(), "request {} has nothing left to compute", id.value);
+    MNEME_CHECK(!r->parked || (r->state == Request::State::kWaiting && r->cache.length() < r->parked->length),
+                "request {} has {} tokens, and {} of them are elsewhere", id.value, r->cache.length(), r->length());
     MNEME_CHECK(r->state != Request::State::kEnded || r->cache.length() == 0, "ended request {} holds pages", id.value);
   }
   const std::string violation = find_violation(snapshot_of(*impl_->pool), caches);

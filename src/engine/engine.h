@@ -7,7 +7,8 @@
 // Memory    A request begins when the pages that it may need to its end are free beside those that the running ones
 //           may still take, so a step never fails for want of memory. With KvAdmission::kForecast it begins when those
 //           are free that it probably needs; where a step finds too few, sequences that do not run lose pages, then the
-//           least urgent running ones, which wait for room again. Only when nothing runs and the first waiting
+//           least urgent running ones, which wait for room again and get back from a lower tier what that could take,
+//           or compute it again. Only when nothing runs and the first waiting
 //           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
 //           that wait: their tokens stay and are computed again.
 // Threads   one at a time.
@@ -100,6 +101,7 @@ struct RequestInput {
 };
 
 class ForwardPass;
+class LowerTier;
 class RankLink;
 
 class Engine {
@@ -178,6 +180,11 @@ class Engine {
   // ranks every rank calls it, within one of the leader's calls.
   bool fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill);
 
+  // Takes what sequences lose that do not run; null: nobody does. Only for an engine that has the whole model.
+  //
+  // Requires  `lower` outlives its use.
+  void set_lower_tier(LowerTier* lower);
+
   // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.
   //
   // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where
@@ -232,6 +239,7 @@ class Engine {
   struct Counts {
     std::int64_t preemptions = 0;
     std::int64_t preempted_tokens = 0;  // computed tokens that these lost
+    std::int64_t returned_tokens = 0;   // of these, tokens that came back from a lower tier
   };
   Counts counts() const;
   // Prompt tokens that the next step computes at most beside answers (EngineOptions::inter_token_ms).

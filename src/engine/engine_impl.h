@@ -8,6 +8,7 @@
 
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
+#include "src/engine/lower_tier.h"
 #include "src/engine/ranks/rank_link.h"
 #include "src/engine/request.h"
 #include "src/engine/schedule/answer_forecast.h"
@@ -71,6 +72,14 @@ struct Engine::Impl {
   bool preempt();
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);
+  void drop_last_page(Request& r);
+  // A preempted request's pages in a lower tier.
+  bool can_park(const Request& r) const;
+  void park(Request& r);
+  void unpark(Request& r);
+  bool bring_back(Request& r);
+  bool bring_back(const std::vector<ScheduledRows>& plan);
+  void leave_parked_out(std::vector<ScheduledRows>& plan) const;
   Batch gather(const std::vector<ScheduledRows>& plan);
   void settle_others(const Batch& batch);
   void undo(const Batch& batch);
@@ -99,6 +108,7 @@ struct Engine::Impl {
   std::vector<Request*> active;      // waiting and running, in order of arrival
   std::vector<RequestEvent> events;  // not yet returned by step()
   std::vector<RequestId> reported;   // whose end step() has returned and whose sequence is gone
+  LowerTier* lower = nullptr;
   PrefillChunk chunk;
   AnswerForecast forecast;
   Counts counts;

@@ -40,13 +40,42 @@ std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
     make_room();
     rows = plan();
   }
+  if (bring_back(rows)) rows = plan();
+  leave_parked_out(rows);
   while (forecasts() && !fits(rows)) {
     if (!take_pages(nullptr, [&] { return fits(rows); }))
       MNEME_CHECK(preempt(), "{} rows do not fit into {} free blocks of {}", rows.size(), pool->n_free(),
                   pool->n_blocks());
     rows = plan();
+    leave_parked_out(rows);
   }
+  for (const ScheduledRows& r : rows) unpark(*requests.at(r.id));
   return rows;
+}
+
+// Those of a plan that were preempted, and may go on, get their pages back where there is room for them beside what the
+// others need. Returns whether any did: it runs, and has other tokens to compute.
+bool Engine::Impl::bring_back(const std::vector<ScheduledRows>& plan) {
+  std::int64_t room = pool->n_free();
+  for (const ScheduledRows& rows : plan)
+    if (const Request& r = *requests.at(rows.id); !r.parked) room -= r.cache.blocks_needed(rows.n_tokens);
+  bool any = false;
+  for (const ScheduledRows& rows : plan) {
+    Request& r = *requests.at(rows.id);
+    if (!r.parked) continue;
+    const std::int64_t needed = r.cache.blocks_needed(r.parked->length - r.cache.length() + 1);
+    if (needed > room || !bring_back(r)) continue;
+    room -= needed;
+    any = true;
+  }
+  return any;
+}
+
+// They wait another step rather than compute what they can get back, unless nobody else has rows.
+void Engine::Impl::leave_parked_out(std::vector<ScheduledRows>& plan) const {
+  const auto parked = [&](const ScheduledRows& rows) { return requests.at(rows.id)->parked.has_value(); };
+  if (std::all_of(plan.begin(), plan.end(), parked)) return plan.resize(std::min<std::size_t>(plan.size(), 1));
+  std::erase_if(plan, parked);
 }
 
 bool Engine::Impl::fits(const std::vector<ScheduledRows>& plan) const {
@@ -91,23 +120,73 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
   bool took = false;
-  const auto drop_last_page = [&](Request& r) {
-    const std::int32_t before = r.cache.length();
-    r.truncate((before - 1) / kPageTokens * kPageTokens);
-    if (r.active() && r.begun) counts.preempted_tokens += before - r.cache.length();
+  const auto drop_page = [&](Request& r) {
+    drop_last_page(r);
     took = true;
   };
   for (Request* r : holders) {
-    if (!enough() && !r->loses_all() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
+    if (!enough() && !r->loses_all() && r->cache.length() % kPageTokens != 0) drop_page(*r);
   }
   for (bool only_unshared : {true, false}) {
     for (Request* r : holders) {
       while (!enough() && r->cache.length() > 0 && (!only_unshared || !r->cache.shares_last_page())) {
-        drop_last_page(*r);
+        drop_page(*r);
       }
     }
   }
   return took;
+}
+
+void Engine::Impl::drop_last_page(Request& r) {
+  const std::int32_t before = r.cache.length();
+  const bool preempted = r.active() && r.begun;
+  if (lower != nullptr && preempted) park(r);
+  if (lower != nullptr && r.state == Request::State::kKept && before % kPageTokens == 0 && !r.cache.dropped())
+    lower->kept_loses(r.id, r.cache);
+  r.truncate((before - 1) / kPageTokens * kPageTokens);
+  if (preempted) counts.preempted_tokens += before - r.cache.length();
+}
+
+// Where all that it has computed is in its pages and in the host's state of its method: nothing was dropped, no layer
+// released pages, and no device remembers what it cannot be told again.
+bool Engine::Impl::can_park(const Request& r) const {
+  return !r.cache.dropped() && pool->windows().n_layers() == 0 && !(pool->on_device() && r.loses_all());
+}
+
+// Before it loses its last page, or all pages where it can only lose all.
+void Engine::Impl::park(Request& r) {
+  r.settle();
+  if (!r.parked && !can_park(r)) return;
+  const std::int32_t length = r.parked ? r.parked->length : r.cache.length();
+  const std::int32_t first = r.loses_all() ? 0 : r.cache.n_pages() - 1;
+  if (!lower->park(r.id, std::span(r.tokens).first(length), r.cache, first)) return r.parked.reset();
+  if (r.parked) return;
+  r.parked.emplace();
+  r.parked->length = length;
+  if (r.method) r.parked->method = std::make_unique<MethodState>(*r.method);
+}
+
+void Engine::Impl::unpark(Request& r) {
+  if (!r.parked) return;
+  lower->forget(r.id);
+  r.parked.reset();
+}
+
+// Requires  room. False: the lower tier has them no more.
+bool Engine::Impl::bring_back(Request& r) {
+  const std::int32_t before = r.cache.length(), n = r.parked->length - before;
+  r.cache.extend(n);
+  if (!lower->bring_back(r.id, r.cache, before / kPageTokens)) {
+    r.cache.truncate(before);
+    unpark(r);
+    return false;
+  }
+  if (r.method) r.method = std::move(r.parked->method);
+  if (r.cache.length() + 1 >= r.refill_end) r.refill_end = 0;  // nothing is computed twice
+  counts.returned_tokens += n;
+  unpark(r);
+  r.state = Request::State::kRunning;
+  return true;
 }
 
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at

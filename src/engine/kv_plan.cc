@@ -44,10 +44,6 @@ std::int64_t pages_of_blocks(const KvShape& shape, const KvWindows& windows, std
 
 }  // namespace
 
-std::int64_t pages_of(std::int64_t n_tokens) {
-  return (n_tokens + kPageTokens - 1) / kPageTokens;
-}
-
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
   return pages_of(n_tokens) * shape.blocks_per_page();
 }

@@ -15,8 +15,7 @@ struct KvPlan {
   std::int64_t resident_bytes = 0;
 };
 
-// Pages that hold n tokens, and their blocks over all layers and KV heads.
-std::int64_t pages_of(std::int64_t n_tokens);
+// Blocks over all layers and KV heads that hold n tokens.
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens);
 // Those that a sequence of n tokens holds at most where some layers keep a window.
 std::int64_t blocks_of(const KvShape& shape, const KvWindows& windows, std::int64_t n_tokens);

@@ -1,5 +1,6 @@
 #include "src/engine/kv_residency.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/base/ratio.h"
@@ -7,9 +8,11 @@
 
 namespace mneme {
 
-std::int64_t wanted_kv_bytes(const KvShape& shape, const EngineOptions& options, std::int64_t context) {
+std::int64_t wanted_kv_bytes(const KvShape& shape, const EngineOptions& options, std::int64_t context,
+                             KvWindows windows) {
+  windows.step_tokens = std::max(options.max_batched_tokens, 1);
   const std::int64_t page_bytes = shape.page_bytes();
-  return options.kv_memory_bytes > 0 ? options.kv_memory_bytes : blocks_of(shape, context) * page_bytes;
+  return options.kv_memory_bytes > 0 ? options.kv_memory_bytes : blocks_of(shape, windows, context) * page_bytes;
 }
 
 std::int64_t wanted_index_bytes(const Plan& plan, std::int64_t context, int sequences) {

@@ -9,8 +9,10 @@
 
 namespace mneme {
 
-// Keys and values of `options`: kv_memory_bytes, or one sequence of `context` tokens.
-std::int64_t wanted_kv_bytes(const KvShape& shape, const EngineOptions& options, std::int64_t context);
+// Keys and values of `options`: kv_memory_bytes, or one sequence of `context` tokens, of which layers with a window keep
+// the window.
+std::int64_t wanted_kv_bytes(const KvShape& shape, const EngineOptions& options, std::int64_t context,
+                             KvWindows windows = {});
 
 // The index of a method that selects, for `sequences` of `context` tokens, which is allocated whole with the method's
 // first sequence; a quarter more for scores, lists and tables. 0 where nothing is selected.

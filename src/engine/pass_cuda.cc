@@ -89,7 +89,8 @@ class CudaPass final : public ForwardPass {
     const DType dtype = kv_dtype_of(options);
     const auto plan = compile(recipe_of(options.kv), method_shape_of(model_->config(), dtype));
     const CudaForwardOptions forward = forward_options(*model_, options);
-    const std::int64_t wanted = wanted_kv_bytes(model_->kv_shape(dtype), options, forward.max_context) +
+    const std::int64_t wanted = wanted_kv_bytes(model_->kv_shape(dtype), options, forward.max_context,
+                                                link_ == nullptr ? kv_windows_of(model_->config()) : KvWindows{}) +
                                 wanted_index_bytes(*plan, forward.max_context, options.max_sequences);
     host_ = wanted > forward_.room_bytes();
     if (link_ != nullptr) host_ = link_->least(host_ ? 0 : 1) == 0;

@@ -55,6 +55,12 @@ struct Request {
   bool held = false;  // gets no rows until Engine::unhold()
   RequestScores scores;
   std::unique_ptr<MethodState> method;  // null: full attention
+  // What a preempted request had computed, the lost pages of which a lower tier has.
+  struct Parked {
+    std::int32_t length = 0;
+    std::unique_ptr<MethodState> method;  // as it was then
+  };
+  std::optional<Parked> parked;
   RequestStats stats;
   std::int64_t last_used = 0;  // of the engine's count of turns: which kept sequence was used last
 

@@ -11,7 +11,7 @@ namespace {
 
 // Adds every table entry to `holders`; describes the first violation.
 std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::vector<std::int32_t>& holders) {
-  const std::int32_t n_pages = (cache.length + kPageTokens - 1) / kPageTokens;
+  const std::int32_t n_pages = pages_of(cache.length);
   if (cache.length < 0 || cache.n_pages != n_pages)
     return fmt::format("sequence {}: {} tokens in {} pages", which, cache.length, cache.n_pages);
   if (cache.tables.empty() && n_pages > 0) return fmt::format("sequence {}: {} pages, no table", which, n_pages);

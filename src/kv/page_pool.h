@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "src/base/strong_id.h"
+#include "src/kv/block_copy.h"
 #include "src/kv/disk/spill_memory.h"
 #include "src/kv/kv_run.h"
 #include "src/kv/token_copy.h"
@@ -25,6 +26,10 @@
 namespace mneme {
 
 inline constexpr std::int32_t kPageTokens = 32;
+// Pages that hold so many tokens.
+inline std::int32_t pages_of(std::int64_t n_tokens) {
+  return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
+}
 
 using BlockId = StrongId<struct BlockIdTag>;
 
@@ -61,9 +66,15 @@ struct KvWindows {
     return length < tokens ? 0 : (length - tokens + 1) / kPageTokens;
   }
   // Pages of a layer that a sequence holds at most in a step of n_new tokens.
-  std::int64_t most_pages(std::int64_t n_new) const {
-    return (tokens + kSlack + n_new + kPageTokens - 1) / kPageTokens + 1;
-  }
+  std::int64_t most_pages(std::int64_t n_new) const { return pages_of(tokens + kSlack + n_new) + 1; }
+};
+
+// Host memory beside a pool, for blocks on their way: what its device reads and writes in place, where there is one.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  virtual std::byte* data() const = 0;
+  virtual std::byte* device_data() const = 0;  // where the device has it
 };
 
 // Block storage outside of this process's pageable memory: device memory, or host memory that the device maps. Block i
@@ -80,6 +91,13 @@ class BlockMemory {
   // Synchronous copies to and from host memory.
   virtual void read(std::byte* to_host, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, std::size_t bytes) = 0;
+  // Errors  kResource.
+  virtual std::unique_ptr<HostMemory> host_memory(std::size_t bytes) = 0;
+  // Blocks to and from such memory. Async, as copy(): before the host looks at what was copied, or overwrites what is
+  // copied from, wait().
+  virtual void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
+                           BlocksGo go) = 0;
+  virtual void wait() = 0;
 };
 
 class PagePool {
@@ -153,6 +171,15 @@ class PagePool {
   MoveLists& move_lists() { return move_lists_; }
   void read(std::byte* to_host, const std::byte* from, std::size_t bytes) const;
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
+  // Memory for copy_blocks(), not initialised. Errors  kResource.
+  std::unique_ptr<HostMemory> host_memory(std::size_t bytes) const;
+  // Copies blocks to places of `host`, or back, of page_bytes() each. Where on_device(), async: ordered before whatever
+  // this pool's copies and kernels do later; before the host looks at what was copied, or overwrites what is copied
+  // from, wait().
+  void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, BlocksGo go) const;
+  void wait() const {
+    if (memory_ != nullptr) memory_->wait();
+  }
 
  private:
   std::size_t count_blocks(std::int64_t n_blocks);

@@ -9,13 +9,6 @@
 #include "src/base/size32.h"
 
 namespace mneme {
-namespace {
-
-std::int32_t pages_for(std::int64_t n_tokens) {
-  return count32((n_tokens + kPageTokens - 1) / kPageTokens);
-}
-
-}  // namespace
 
 SequenceCache::SequenceCache(SequenceCache&& other) noexcept
     : pool_(other.pool_),
@@ -85,11 +78,11 @@ std::int32_t SequenceCache::n_slots(std::size_t table) const {
 std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {
   MNEME_CHECK(n_new >= 0, "{} new tokens", n_new);
   if (n_new == 0) return 0;
-  if (tables_.empty()) return pages_for(n_new) * shape().blocks_per_page();
+  if (tables_.empty()) return pages_of(n_new) * shape().blocks_per_page();
   std::int64_t n = 0;
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const std::int32_t slots = n_slots(t);
-    n += pages_for(std::int64_t{slots} + n_new) - std::ssize(tables_[t]);
+    n += pages_of(std::int64_t{slots} + n_new) - std::ssize(tables_[t]);
     if (slots % kPageTokens != 0 && pool_->references(tables_[t].back()) > 1) ++n;
   }
   return n;
@@ -105,7 +98,7 @@ void SequenceCache::extend(std::int32_t n_new) {
 
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     auto& table = tables_[t];
-    const std::int32_t slots = n_slots(t), n_pages = pages_for(std::int64_t{slots} + n_new);
+    const std::int32_t slots = n_slots(t), n_pages = pages_of(std::int64_t{slots} + n_new);
     if (slots % kPageTokens != 0 && pool_->references(table.back()) > 1) {
       const BlockId own = pool_->allocate();
       for (const BlockId id : {own, table.back()}) pool_->touch(id);
@@ -128,7 +121,7 @@ void SequenceCache::extend(std::int32_t n_new) {
     }
   }
   length_ += n_new;
-  n_pages_ = pages_for(length_);
+  n_pages_ = pages_of(length_);
 }
 
 void SequenceCache::cut(std::size_t table, std::int32_t new_length) {
@@ -152,18 +145,18 @@ void SequenceCache::forget_whole_heads() {
 
 void SequenceCache::truncate(std::int32_t new_length) {
   MNEME_CHECK(new_length >= 0 && new_length <= length_, "to {} of {} tokens", new_length, length_);
-  if (pages_for(new_length) < n_pages_ || !kept_.empty()) revision_ = new_revision();
+  if (pages_of(new_length) < n_pages_ || !kept_.empty()) revision_ = new_revision();
   take_back(new_length);
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (kept(t) != nullptr) cut(t, new_length);
-    const std::int32_t n_pages = pages_for(kept(t) != nullptr ? n_slots(t) : new_length);
+    const std::int32_t n_pages = pages_of(kept(t) != nullptr ? n_slots(t) : new_length);
     auto& table = tables_[t];
     while (size32(table) > n_pages) {
       pool_->release(table.back());
       table.pop_back();
     }
   }
-  n_pages_ = pages_for(new_length);
+  n_pages_ = pages_of(new_length);
   length_ = new_length;
   forget_whole_heads();
 }
@@ -197,6 +190,11 @@ std::byte* SequenceCache::token(std::int32_t layer, std::int32_t kv_head, std::i
 std::span<const BlockId> SequenceCache::table(std::int32_t layer, std::int32_t kv_head) const {
   const std::size_t i = table_index(layer, kv_head);
   return tables_.empty() ? std::span<const BlockId>() : std::span<const BlockId>(tables_[i]);
+}
+
+void SequenceCache::append_places(std::int32_t page, std::int32_t first_place, std::vector<BlockPlace>& places) const {
+  MNEME_CHECK(!dropped() && released_ <= page && page < n_pages_, "page {} of {} to {}", page, released_, n_pages_);
+  for (const auto& table : tables_) places.push_back({.block = table[page].value, .place = first_place++});
 }
 
 // Appends table indices [first, first + n); extends the last run where it is contiguous within its page.

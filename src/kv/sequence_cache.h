@@ -79,6 +79,9 @@ class SequenceCache {
   // The same for ascending units of unit_tokens tokens; a unit may take more than one run.
   std::int32_t append_units(std::int32_t layer, std::int32_t kv_head, std::span<const std::int32_t> units,
                             std::int32_t unit_tokens, std::vector<KvRun>& runs) const;
+  // Appends the blocks of a page, layer after layer, KV head after KV head, at places from first_place on.
+  // Requires  nothing was dropped; released_pages() <= page < n_pages().
+  void append_places(std::int32_t page, std::int32_t first_place, std::vector<BlockPlace>& places) const;
   PagePool& pool() const { return *pool_; }
   // Changes, to a value that no sequence had before, when an existing table entry may have changed; appended pages do
   // not change it. A copy of the tables stays valid while this is equal.

@@ -141,7 +141,7 @@ void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   auto& table = tables_[t];
   std::int32_t n = 0;
   for (const KeptRun& s : kept_[t]) n += s.n;
-  const std::int32_t wanted = (n + kPageTokens - 1) / kPageTokens, freed = size32(table) - wanted;
+  const std::int32_t wanted = pages_of(n), freed = size32(table) - wanted;
   if (freed == 0 || 4 * freed < wanted) return;
   if (std::any_of(table.begin(), table.begin() + wanted, [&](BlockId id) { return pool_->references(id) > 1; })) return;
   const auto number = [&](std::int32_t slot) {

@@ -14,7 +14,7 @@ std::int64_t SequenceCache::blocks_to_end(std::int32_t n_new, std::int32_t step_
   if (n_new == 0 || windows.n_layers() == 0) return all;
   const std::int64_t n_tables = std::int64_t{windows.n_layers()} * shape().n_kv_heads;
   const std::int64_t most = windows.most_pages(std::min(step_tokens, n_new));
-  std::int64_t pages = (std::int64_t{length_} + n_new + kPageTokens - 1) / kPageTokens - n_pages_, own = 0;
+  std::int64_t pages = pages_of(std::int64_t{length_} + n_new) - n_pages_, own = 0;
   if (!tables_.empty()) {
     // All tables of these layers hold, share and release the same pages.
     const auto& table = tables_[std::int64_t{std::countr_zero(windows.layers)} * shape().n_kv_heads];
@@ -44,7 +44,7 @@ void SequenceCache::release_first(std::int32_t n_pages, bool for_good) {
 bool SequenceCache::can_truncate(std::int32_t length) const {
   const KvWindows& windows = pool_->windows();
   if (released_ == 0 || length == 0) return true;
-  const std::int32_t end = std::min(released_, (length + kPageTokens - 1) / kPageTokens);
+  const std::int32_t end = std::min(released_, pages_of(length));
   for (std::int32_t page = windows.first_page(length); page < end; ++page) {
     std::size_t at = 0;
     for (std::size_t t = 0; t < tables_.size(); ++t)
@@ -60,7 +60,7 @@ void SequenceCache::take_back(std::int32_t new_length) {
   if (released_ == 0) return;
   MNEME_CHECK(can_truncate(new_length), "to {} of {} tokens: pages of a window are gone", new_length, length_);
   const KvWindows& windows = pool_->windows();
-  const std::int32_t pages = (new_length + kPageTokens - 1) / kPageTokens;
+  const std::int32_t pages = pages_of(new_length);
   const std::int32_t first = new_length == 0 ? 0 : windows.first_page(new_length);
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (!windows.has(count32(t / shape().n_kv_heads))) continue;

@@ -219,6 +219,16 @@ void Metrics::append_spill(Page& page) const {
            s.failed ? 1 : 0);
 }
 
+void Metrics::append_host(Page& page) const {
+  if (!gauges_.host) return;
+  const HostStore::Stats& h = *gauges_.host;
+  page.one("kv_host_used_bytes", "gauge", "Keys and values in the host tier.", h.pages * h.page_bytes);
+  page.one("kv_host_total_bytes", "gauge", "Room for them.", h.slots * h.page_bytes);
+  page.one("kv_host_pages_written_total", "counter", "Pages of 32 tokens that went there.", h.stored);
+  page.one("kv_host_pages_read_total", "counter", "Pages that came back.", h.loaded);
+  page.one("kv_host_pages_evicted_total", "counter", "Pages that made room for others.", h.evicted);
+}
+
 void Metrics::append_disk(Page& page) const {
   if (!gauges_.disk) return;
   const PageStore::Stats& d = *gauges_.disk;
@@ -238,8 +248,9 @@ void Metrics::append_totals(Page& page) const {
   page.one("engine_steps_total", "counter", "Forward passes.", steps_.n);
   page.one("num_preemptions_total", "counter", "Running answers that gave memory up and waited for it again.",
            gauges_.preemptions);
-  page.one("preempted_tokens_total", "counter", "Tokens that these had computed, and compute again.",
-           gauges_.preempted_tokens);
+  page.one("preempted_tokens_total", "counter", "Tokens that these had computed, and lost.", gauges_.preempted_tokens);
+  page.one("preempted_tokens_returned_total", "counter", "Of these, tokens that came back from the host tier.",
+           gauges_.returned_tokens);
   page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", tokens_.prompt);
   page.one("generation_tokens_total", "counter", "Tokens of answers.", tokens_.answer);
   page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
@@ -301,6 +312,7 @@ std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
   Page page(prefix_, labels_);
   append_load(page);
+  append_host(page);
   append_disk(page);
   append_spill(page);
   append_totals(page);

@@ -84,6 +84,7 @@ class Metrics final : public LoopMetrics {
   // Parts of text(), in its order. Requires  the mutex.
   class Page;
   void append_load(Page& page) const;
+  void append_host(Page& page) const;
   void append_disk(Page& page) const;
   void append_spill(Page& page) const;
   void append_totals(Page& page) const;

@@ -61,7 +61,11 @@ struct Server::Impl {
   }
 
   static KeeperOptions keeper_options(const ServerOptions& o, KvEventPublisher* events) {
-    KeeperOptions keeper{.prefix_cache = o.prefix_cache, .n_slots = o.n_slots, .disk = o.disk, .on_page = {}};
+    KeeperOptions keeper{.prefix_cache = o.prefix_cache,
+                         .n_slots = o.n_slots,
+                         .host_bytes = o.host_bytes,
+                         .disk = o.disk,
+                         .on_page = {}};
     if (events != nullptr) keeper.on_page = [events](const PageEvent& page) { events->push(page); };
     return keeper;
   }

@@ -58,6 +58,7 @@ struct ServerOptions {
   bool prefix_cache = true;
   std::filesystem::path slot_path;  // empty: slots cannot be saved
   std::int32_t n_slots = 16;
+  std::int64_t host_bytes = 0;              // of the host tier, under the prefix cache and above the disk; 0: none
   std::optional<DiskOptions> disk;          // under the prefix cache
   std::optional<KvEventOptions> kv_events;  // of the prefix cache
   std::string metrics_prefix = "mneme";     // of the metrics' names

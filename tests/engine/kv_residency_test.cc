@@ -24,6 +24,14 @@ TEST(KvResidency, OneSequenceOfTheContextOrWhatIsSetAside) {
   EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 1000), 12345);
 }
 
+TEST(KvResidency, LayersWithAWindowKeepTheWindow) {
+  // Layers 0 and 2: 128 tokens, 64 more, a step of 256, and one page for their ends.
+  const KvWindows windows{.tokens = 128, .layers = 0b101};
+  const EngineOptions o{.max_batched_tokens = 256};
+  EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 32000, windows), (2 * 1000 + 2 * 15) * 2 * 32 * 256);
+  EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 100, windows), wanted_kv_bytes(kSmallShape, o, 100));
+}
+
 TEST(KvResidency, EightBitsTakeHalf) {
   KvShape eight = kSmallShape;
   eight.dtype = DType::kInt8;

@@ -190,6 +190,27 @@ TEST(Sharing, WhatIsKeptGoesWhenRoomIsWanted) {
   EXPECT_EQ(cached_of(post(server.port(), "/v1/completions", request(document(60, "d0x")))), 0);
 }
 
+TEST(Sharing, WhatMakesRoomComesBackFromTheHostTier) {
+  server::ServerOptions options = deterministic(true);
+  options.engine.context = 1024;
+  options.engine.kv_memory_bytes = 9 << 20;
+  options.host_bytes = 64 << 20;
+  RunningServer server(options);
+  EXPECT_GE(server.metric("kv_host_total_bytes"), 63 << 20);
+  const auto ask = [&](int i) {
+    return post(server.port(), "/v1/completions", request(document(60, "d" + std::to_string(i) + "x")));
+  };
+  const json first = tokens_of(ask(0));
+  for (int i = 1; i < 12; ++i) ASSERT_EQ(ask(i).status, 200);
+  EXPECT_GT(server.metric("kv_host_used_bytes"), 0);
+  EXPECT_EQ(server.metric("kv_host_pages_read_total"), 0);
+  const Response again = ask(0);
+  EXPECT_GT(cached_of(again), 0);
+  EXPECT_EQ(tokens_of(again), first);
+  EXPECT_GT(server.metric("kv_host_pages_read_total"), 5);
+  EXPECT_EQ(server.metric("kv_host_pages_evicted_total"), 0);
+}
+
 // With a method as well: its index is built again from the keys.
 TEST(Disk, PromptsComeBackInAnotherServer) {
   cli_test::TempFolder folder;

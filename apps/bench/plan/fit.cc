@@ -4,6 +4,7 @@
 
 #include "apps/bench/step_cost.h"
 #include "src/base/ratio.h"
+#include "src/model/shapes.h"
 #include "src/recipes/recipe.h"
 
 namespace mneme {
@@ -20,6 +21,17 @@ std::int64_t share_of(std::int64_t all, std::int64_t parts) {
   return (all + parts - 1) / parts;
 }
 
+// Tokens that a sequence stores, over its layers. On one GPU layers with a window keep the window.
+double stored_tokens(const FitSetup& f) {
+  const StepSetup& s = f.step;
+  const auto layers = real(s.config.n_layers), all = real(s.context);
+  if (s.plan && s.plan->drops()) return layers * std::min(real(s.plan->recipe.budget), all);
+  const bool whole = s.ranks > 1 || f.stages > 1;
+  const KvWindows windows = whole ? KvWindows{} : kv_windows_of(s.config);
+  const auto of_window = std::min(all, real(windows.most_pages(f.chunk_tokens) * kPageTokens));
+  return (layers - windows.n_layers()) * all + windows.n_layers() * of_window;
+}
+
 }  // namespace
 
 Footprint footprint(const FitSetup& f) {
@@ -27,21 +39,19 @@ Footprint footprint(const FitSetup& f) {
   const double gpus = real(s.ranks) * f.stages;
   const auto sequences = real(s.sequences), tokens = real(s.context) * sequences;
   const double token = kv_layer_token_bytes(s);
-  const auto layers = real(s.config.n_layers);
   const bool selects = s.plan && s.plan->selects();
-  const double kept = s.plan && s.plan->drops() ? real(s.plan->recipe.budget) * sequences : tokens;
   const double selecting = selects ? real(s.plan->compressed_layers()) : 0;
 
   Footprint out;
   out.weights = f.weight_bytes / gpus;
-  const double all_kv = std::min(kept, tokens) * token * layers;
+  const double stored = stored_tokens(f) * sequences;
   if (selects) out.index = tokens * real(s.config.n_kv_heads) * s.plan->index_bytes_per_token() * selecting;
   if (s.store == KvStore::kDevice) {
-    out.kv = all_kv / gpus;
+    out.kv = stored * token / gpus;
   } else {
-    out.host_kv = all_kv / f.stages;
-    // Dense layers lie on the device.
-    out.kv = (selects ? layers - selecting : 0) * tokens * token / gpus;
+    out.host_kv = stored * token / f.stages;
+    // Layers in which nothing is selected lie on the device.
+    out.kv = selects ? (stored - selecting * tokens) * token / gpus : 0;
     const double held = selects ? real(std::min<std::int64_t>(s.plan->recipe.budget, s.context)) : 0;
     out.slots = held * kSpareSlots * token * selecting * sequences / gpus;
   }

@@ -8,6 +8,7 @@
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/bench/bench_report.h"
 #include "src/base/ratio.h"
+#include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
 #include "src/kv/page_pool.h"
 #include "src/model/shapes.h"
@@ -17,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kStepRows = 1024;  // as `mneme run` takes them
+constexpr std::int32_t kStepRows = 1024;  // as `mneme run` takes them
 constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
 
 std::string gib(std::int64_t bytes) {
@@ -61,10 +62,16 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   const ModelConfig& c = shape.config;
   const KvShape kv_shape = kv_shape_of(c, kv_dtype);
   const auto layer_token = static_cast<std::int64_t>(kv_shape.token_bytes()) * c.n_kv_heads,
-             wide_layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
-  const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
+             wide_layer_token = 4 * c.n_kv_heads * c.head_dim;
+  KvWindows windows = kv_windows_of(c);
+  windows.step_tokens = kStepRows;
+  const std::int64_t n_windows = windows.n_layers(), n_whole = c.n_layers - n_windows;
+  const std::int64_t pages = pages_of(context) + std::int64_t{1};
+  const std::int64_t kv = (blocks_of(kv_shape, windows, context) + kv_shape.blocks_per_page()) *
+                          static_cast<std::int64_t>(kv_shape.page_bytes()) * batch;
+  const std::int64_t of_windows = n_windows * std::min<std::int64_t>(context, windows.tokens) * layer_token * batch;
   const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
-  const auto step = real(shape.step_weight_bytes), full = real(context * token * batch);
+  const auto step = real(shape.step_weight_bytes), full = real(n_whole * context * layer_token * batch + of_windows);
   const auto n = real(batch);
   DeviceOutlooks o;
   const auto close = [&](DeviceOutlook& x, double seconds) {
@@ -79,13 +86,14 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
       fixed + pages * kPageTokens * (2 * layer_token + (is_eight_bit(kv_dtype) ? wide_layer_token : 0));
   o.host.host_needed = kv;
   close(o.host, step / device.rates.read + full / device.rates.host_to_device);
-  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token of 16 bits.
-  const std::int64_t others = c.n_layers - 1, boxes = pages * others * wide_layer_token * batch;
-  o.selected.device_needed =
-      o.host.device_needed + pages * kPageTokens * layer_token * batch + kSlots * others * layer_token * batch + boxes;
+  // All of one layer and the windows, and of the others slots and the boxes of pages, each of which is as large as a
+  // token of 16 bits.
+  const std::int64_t others = std::max<std::int64_t>(n_whole - 1, 0), boxes = pages * others * wide_layer_token * batch;
+  o.selected.device_needed = o.host.device_needed + pages * kPageTokens * layer_token * batch + of_windows +
+                             kSlots * others * layer_token * batch + boxes;
   o.selected.host_needed = kv;
-  const double read =
-      real(std::min(context, kBudget) * others * layer_token * batch + boxes) + real(context * layer_token * batch);
+  const double read = real(std::min(context, kBudget) * others * layer_token * batch + boxes + of_windows) +
+                      real(context * layer_token * batch);
   close(o.selected, (step + read) / device.rates.read);
 
   const WeightShares shares = shares_of(shape);

@@ -20,12 +20,16 @@
 namespace mneme::cli {
 namespace {
 
-constexpr std::int64_t kServeRows = 1024;  // as `mneme serve` takes them
+constexpr std::int32_t kServeRows = 1024;  // as `mneme serve` takes them
 constexpr double kGib = 1 << 30;
 
-std::int64_t kv_bytes(const BenchShape& shape, const Wanted& w, DType dtype) {
-  return (pages_of(w.context) + 1) * kPageTokens *
-         static_cast<std::int64_t>(kv_shape_of(shape.config, dtype).bytes_per_token()) * w.sequences;
+// With a page for each sequence to copy. In a file layers with a window keep everything.
+std::int64_t kv_bytes(const BenchShape& shape, const Wanted& w, DType dtype, bool in_file = false) {
+  const KvShape kv = kv_shape_of(shape.config, dtype);
+  KvWindows windows = in_file ? KvWindows{} : kv_windows_of(shape.config);
+  windows.step_tokens = kServeRows;
+  const std::int64_t blocks = blocks_of(kv, windows, w.context) + kv.blocks_per_page();
+  return blocks * static_cast<std::int64_t>(kv.page_bytes()) * w.sequences;
 }
 
 // Null where the model has no layer that a method may select in.
@@ -148,7 +152,7 @@ Recommendation recommend_on_device(const DoctorDevice& device, const BenchShape&
 
 Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, double read_rate) {
   const auto fixed = [&](std::int64_t n) {
-    return shape.weight_bytes + activation_estimate(shape.config, std::max(kServeRows, n), n);
+    return shape.weight_bytes + activation_estimate(shape.config, std::max<std::int64_t>(kServeRows, n), n);
   };
   const std::int64_t room = wanted.host_bytes - fixed(wanted.sequences);
   if (room <= 0) return {.reason = "the weights do not fit: a smaller type (mneme convert)"};
@@ -172,7 +176,8 @@ Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, d
                            dtype == DType::kInt8 ? " in 8 bits" : "");
     return r;
   }
-  const std::int64_t kv = kv_bytes(shape, wanted, DType::kInt8), memory = room / (1 << 30), all = 1 + kv / (1 << 30);
+  const std::int64_t kv = kv_bytes(shape, wanted, DType::kInt8, true), memory = room / (1 << 30),
+                     all = 1 + kv / (1 << 30);
   Recommendation r{.reason = "keys and values do not fit the memory: the coldest lie in a file, and a method reads few",
                    .most_sequences = wanted.sequences};
   r.options = {"--device cpu",

@@ -1,12 +1,15 @@
 #include "src/engine/loop/disk_follower.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "src/base/check.h"
 
 namespace mneme {
 
-DiskFollower::DiskFollower(const RunningModel& model, const std::optional<DiskOptions>& options) : model_(model) {
+DiskFollower::DiskFollower(const RunningModel& model, const std::optional<DiskOptions>& options)
+    : model_(model), staging_(model.engine->pool(), 1) {
   MNEME_CHECK(model.engine->ranks() != nullptr, "a rank that follows");
   if (options) store_.emplace(bytes_of_page(model.engine->pool().shape()), store_options(model, *options));
 }
@@ -38,7 +41,10 @@ void DiskFollower::store(RequestId id, const PageKey& key) {
   if (!store_) return;
   const SequenceCache& cache = model_.engine->cache(id);
   if (cache.dropped() || key.number < cache.released_pages() || key.number >= cache.length() / kPageTokens) return;
-  const auto fill = [&](std::span<std::byte> to) { copy_page_out(cache, key.number, to); };
+  const auto fill = [&](std::span<std::byte> to) {
+    staging_.take(cache, key.number, 1);
+    std::ranges::copy(staging_.page(0), to.begin());
+  };
   while (store_->store(key, fill) == PageStore::Begun::kBusy) poll();
 }
 
@@ -56,7 +62,9 @@ void DiskFollower::add(RequestId id, std::uint64_t tag) {
   const std::int64_t all = model_.engine->ranks()->least(page.empty() ? 0 : 1);
   if (all == 0) return;
   model_.engine->fill_kept(id, kPageTokens, [&](SequenceCache& cache) {
-    copy_page_in(cache, cache.length() / kPageTokens - 1, page.mapped());
+    std::ranges::copy(page.mapped(), staging_.page(0).begin());
+    staging_.put(cache, cache.length() / kPageTokens - 1, std::array{0});
+    cache.pool().wait();
   });
 }
 

@@ -1,8 +1,10 @@
 #include "src/engine/loop/disk_pages.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "src/base/size32.h"
@@ -29,19 +31,6 @@ std::uint64_t identity_of(const RunningModel& model) {
   return XXH3_64bits(out.get().data(), out.get().size());
 }
 
-// Calls `block` with the address of each layer's and head's block of a page, in order. Where some of the pool lie in a
-// file, those of a page are given back together.
-void for_blocks(const SequenceCache& cache, std::int32_t page, FunctionRef<void(std::byte*)> block) {
-  const KvShape& shape = cache.shape();
-  for (std::int32_t l = 0; l < shape.n_layers; ++l)
-    for (std::int32_t h = 0; h < shape.n_kv_heads; ++h) {
-      const BlockId id = cache.table(l, h)[page];
-      cache.pool().touch(id);
-      block(cache.pool().data(id));
-    }
-  cache.pool().end_layer();
-}
-
 }  // namespace
 
 std::size_t bytes_of_page(const KvShape& shape) {
@@ -56,16 +45,29 @@ PageStore::Options store_options(const RunningModel& model, const DiskOptions& o
           .wrap = options.wrap};
 }
 
-void copy_page_out(const SequenceCache& cache, std::int32_t page, std::span<std::byte> to) {
-  std::byte* at = to.data();
-  const std::size_t bytes = cache.shape().page_bytes();
-  for_blocks(cache, page, [&](std::byte* block) { cache.pool().read(std::exchange(at, at + bytes), block, bytes); });
+PageStaging::PageStaging(const PagePool& pool, std::int32_t n_pages)
+    : pool_(pool),
+      page_bytes_(bytes_of_page(pool.shape())),
+      n_pages_(n_pages),
+      memory_(pool.host_memory(n_pages * page_bytes_)) {}
+
+// Where some blocks of the pool lie in a file, those of these pages are given back together.
+void PageStaging::take(const SequenceCache& cache, std::int32_t first_page, std::int32_t n) {
+  const auto blocks = count32(pool_.shape().blocks_per_page());
+  places_.clear();
+  for (std::int32_t i = 0; i < n; ++i) cache.append_places(first_page + i, i * blocks, places_);
+  pool_.copy_blocks(*memory_, places_, BlocksGo::kOut);
+  pool_.end_layer();
+  pool_.wait();
 }
 
-void copy_page_in(const SequenceCache& cache, std::int32_t page, std::span<const std::byte> from) {
-  const std::byte* at = from.data();
-  const std::size_t bytes = cache.shape().page_bytes();
-  for_blocks(cache, page, [&](std::byte* block) { cache.pool().write(block, std::exchange(at, at + bytes), bytes); });
+void PageStaging::put(SequenceCache& cache, std::int32_t first_page, std::span<const std::int32_t> pages) {
+  const auto blocks = count32(pool_.shape().blocks_per_page());
+  places_.clear();
+  for (std::size_t i = 0; i < pages.size(); ++i)
+    cache.append_places(first_page + count32(i), pages[i] * blocks, places_);
+  pool_.copy_blocks(*memory_, places_, BlocksGo::kIn);
+  pool_.end_layer();
 }
 
 std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt) {
@@ -78,6 +80,14 @@ std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::strin
     std::copy_n(tokens.begin() + i * kPageTokens, kPageTokens, keys[i].tokens.begin());
   }
   return keys;
+}
+
+// No client's salt, and no other process's, whose pages may be on the disk.
+std::vector<PageKey> parked_keys(std::span<const TokenId> tokens, RequestId id) {
+  static const std::uint64_t process = std::random_device()() | std::uint64_t{std::random_device()()} << 32;
+  std::vector<TokenId> whole(tokens.begin(), tokens.end());
+  whole.resize(std::size_t{kPageTokens} * pages_of(std::ssize(tokens)));
+  return page_keys(whole, fmt::format("preempted {:x} {}", process, id.value));
 }
 
 void write_page_key(const PageKey& key, ByteWriter& out) {

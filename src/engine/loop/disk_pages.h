@@ -32,12 +32,32 @@ inline constexpr std::uint64_t kPagesOfLoad = std::uint64_t{1} << 32;
 PageStore::Options store_options(const RunningModel& model, const DiskOptions& options);
 std::size_t bytes_of_page(const KvShape& shape);
 
-// Layer after layer, KV head after KV head: their blocks.
-void copy_page_out(const SequenceCache& cache, std::int32_t page, std::span<std::byte> to);
-void copy_page_in(const SequenceCache& cache, std::int32_t page, std::span<const std::byte> from);
+// Pages between a pool and the disk: each is its blocks, layer after layer, KV head after KV head.
+class PageStaging {
+ public:
+  // Errors  kResource.
+  PageStaging(const PagePool& pool, std::int32_t n_pages);
+
+  std::int32_t n_pages() const { return n_pages_; }
+  std::span<std::byte> page(std::int32_t i) const { return {memory_->data() + i * page_bytes_, page_bytes_}; }
+  // Copies these pages of a sequence to the first ones here, and waits for them.
+  void take(const SequenceCache& cache, std::int32_t first_page, std::int32_t n);
+  // Copies pages here to those of a sequence from first_page on. They are the pool's until it has waited.
+  void put(SequenceCache& cache, std::int32_t first_page, std::span<const std::int32_t> pages);
+
+ private:
+  const PagePool& pool_;
+  std::size_t page_bytes_;
+  std::int32_t n_pages_;
+  std::unique_ptr<HostMemory> memory_;
+  std::vector<BlockPlace> places_;
+};
 
 // Of the first whole pages of a sequence.
 std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt);
+
+// Of all pages of a preempted request, the last of which may be open: they are nobody else's.
+std::vector<PageKey> parked_keys(std::span<const TokenId> tokens, RequestId id);
 
 void write_page_key(const PageKey& key, ByteWriter& out);
 PageKey read_page_key(ByteReader& in);

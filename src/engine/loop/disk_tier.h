@@ -77,20 +77,28 @@ class DiskTier {
     std::vector<PageKey> keys;
     std::int32_t asked = 0, filled = 0, end = 0;  // pages: read next, added next, to be had
     std::int32_t in_flight = 0;
-    std::map<std::int32_t, std::vector<std::byte>> here;  // read, and not yet added
+    // Asked for, and not yet added: a page of arriving_ each.
+    struct Coming {
+      std::int32_t place = 0;
+      bool read = false;
+    };
+    std::map<std::int32_t, Coming> coming;
   };
   void tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments) const;
-  bool write_page(Write& write);
+  bool write_pages(Write& write);
   void write_some();
   void load_some();
   void take(std::uint64_t tag, std::span<const std::byte> bytes);
-  bool add_page(std::uint64_t number, const Load& load, std::span<const std::byte> bytes);
+  std::vector<std::int32_t> next_pages(const Load& load) const;
+  bool add_pages(std::uint64_t number, const Load& load, std::span<const std::int32_t> places);
   void fill(std::uint64_t number, Load& load, FunctionRef<void(std::int64_t)> make_room);
   void poll(bool wait);
 
   RunningModel& model_;
   RankLink* link_;  // null: one rank
   PageStore store_;
+  PageStaging leaving_, arriving_;
+  std::vector<std::int32_t> free_;  // pages of arriving_ that no load has
   std::deque<Write> writes_;
   std::map<std::uint64_t, Load> loads_;  // by number
   std::uint64_t next_load_ = 0;

@@ -11,6 +11,7 @@
 #include "mneme/stats.h"
 #include "src/kv/disk/page_store.h"
 #include "src/kv/disk/spill_memory.h"
+#include "src/kv/host_store.h"
 #include "src/methods/stats/method_stats.h"
 
 namespace mneme {
@@ -23,11 +24,13 @@ class LoopMetrics {
     std::int64_t running = 0, waiting = 0;
     std::int64_t waiting_for_prefix = 0;                 // of these, or of those that run
     std::int64_t preemptions = 0, preempted_tokens = 0;  // so far
+    std::int64_t returned_tokens = 0;                    // of these, tokens that a lower tier had
     std::int64_t prefill_chunk = 0;                      // prompt tokens of a step with answers, at most
     std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
     std::string_view kv_tier = "host";  // where they lie
     bool kv_offloaded = false;          // there, while a device computes
     MethodMemory method_memory;
+    std::optional<HostStore::Stats> host;  // the tier under the pool
     std::optional<PageStore::Stats> disk;
     std::int64_t disk_page_bytes = 0;
     std::optional<SpillMemory::Stats> spill;

@@ -124,10 +124,11 @@ std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt, Room& room) 
   const RequestView view = engine.view(id);
   const bool runs = view.phase != RequestPhase::kWaiting;
   const std::int32_t own = computed(id);
-  const Source source = best_source(id, prompt, own);
+  Source source = best_source(id, prompt, own);
   prompt.leader = leader_of(rank, prompt, source.n_tokens, runs);
   if (!prompt.leader && !runs && !std::exchange(prompt.fetched, true)) {
     const GenerationInput& input = *prompt.input;
+    if (keeper_.bring_back(input.prompt, input.cache_salt, source, prompt.most)) source = best_source(id, prompt, own);
     prompt.leader = keeper_.fetch(input.prompt, input.cache_salt, source, prompt.most);
   }
   if (prompt.leader) {

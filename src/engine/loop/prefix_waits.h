@@ -54,7 +54,7 @@ class PrefixWaits {
   using Rank = std::pair<std::int64_t, RequestId>;
   struct Prompt {
     const GenerationInput* input;
-    bool fetched = false;          // what the disk has of it was asked for, once
+    bool fetched = false;          // what lower tiers have of it was asked for, once
     bool leads = false;            // others may take what it computes
     std::int32_t most = 0;         // tokens that it may take from others
     std::optional<Source> leader;  // whom it waits for (a request, or what comes from the disk), and for how much

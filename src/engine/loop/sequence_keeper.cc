@@ -19,6 +19,13 @@ SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options
     : model_(model), options_(options), slots_(options.n_slots) {
   prefixes_.report_pages(options_.on_page);
   if (options_.prefix_cache && options_.disk) disk_.emplace(model_, *options_.disk);
+  if (!options_.prefix_cache || options_.host_bytes == 0) return;
+  host_.emplace(model_, options_.host_bytes);
+  model_.engine->set_lower_tier(&*host_);
+}
+
+SequenceKeeper::~SequenceKeeper() {
+  if (host_) model_.engine->set_lower_tier(nullptr);
 }
 
 SequenceKeeper::Slot& SequenceKeeper::slot(std::int32_t s) {
@@ -72,6 +79,7 @@ void SequenceKeeper::prompt_done(const Request& request) {
 
 void SequenceKeeper::evict(RequestId id, Pages pages) {
   ++changes_;
+  if (host_) pages == Pages::kKept ? host_->write_now(id) : host_->drop(id);
   if (disk_) pages == Pages::kKept ? disk_->write_now(id) : disk_->forget(id);
   prefixes_.erase(id);
   model_.engine->release(id);
@@ -94,15 +102,28 @@ void SequenceKeeper::ended(const Request& request) {
                    .n_shared = n_shared,
                    .salt = request.salt,
                    .running = request.slot.has_value()});
-    keep_on_disk(request.id, tokens.first(n_shared), request.salt);
+    keep_below(request.id, tokens.first(n_shared), request.salt);
     for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id, Pages::kElsewhere);
   }
   if (!request.slot) return;
   fill(slot(*request.slot), {.id = request.id, .n_tokens = size32(tokens), .n_shared = n_shared, .salt = request.salt});
 }
 
-void SequenceKeeper::keep_on_disk(RequestId id, std::span<const TokenId> tokens, const std::string& salt) {
+void SequenceKeeper::keep_below(RequestId id, std::span<const TokenId> tokens, const std::string& salt) {
+  if (host_) host_->keep(id, tokens, salt);
   if (disk_) disk_->keep(id, tokens, salt);
+}
+
+bool SequenceKeeper::bring_back(std::span<const TokenId> prompt, const std::string& salt, const Source& have,
+                                std::int32_t most) {
+  if (!host_ || have.n_tokens >= most) return false;
+  const std::int32_t n = std::min(host_->find(prompt, salt), most);
+  if (n <= have.n_tokens) return false;
+  const auto tokens = prompt.first(n);
+  const RequestId id =
+      host_->fetch(tokens, salt, have.id, have.n_tokens, [this](std::int64_t blocks) { make_room_for(blocks); });
+  take_in(id, {tokens.begin(), tokens.end()}, salt);
+  return prefixes_.contains(id);
 }
 
 std::optional<SequenceKeeper::Source> SequenceKeeper::fetch(std::span<const TokenId> prompt, const std::string& salt,
@@ -114,21 +135,20 @@ std::optional<SequenceKeeper::Source> SequenceKeeper::fetch(std::span<const Toke
   return Source{.id = arrival.id, .n_tokens = n};
 }
 
-// What has arrived is a cached sequence as any other.
+// What a lower tier had is a cached sequence as any other.
+void SequenceKeeper::take_in(RequestId id, std::vector<TokenId> tokens, const std::string& salt) {
+  ++changes_;
+  const std::int32_t n = model_.engine->cache(id).length();
+  if (n == 0) return model_.engine->release(id);
+  if (host_) host_->keep(id, std::span(tokens).first(n), salt);
+  prefixes_.put({.id = id, .tokens = std::move(tokens), .n_shared = n, .salt = salt, .running = false});
+  for (const RequestId shorter : prefixes_.superseded_by(id)) evict(shorter, Pages::kElsewhere);
+}
+
 void SequenceKeeper::work(bool wait) {
   if (!disk_ || !disk_->busy()) return;
   disk_->work(wait, [this](std::int64_t blocks) { make_room_for(blocks); });
-  for (DiskTier::Arrival& arrival : disk_->take_arrived()) {
-    ++changes_;
-    const std::int32_t n = model_.engine->cache(arrival.id).length();
-    if (n == 0) {
-      model_.engine->release(arrival.id);
-      continue;
-    }
-    prefixes_.put(
-        {.id = arrival.id, .tokens = std::move(arrival.tokens), .n_shared = n, .salt = arrival.salt, .running = false});
-    for (const RequestId id : prefixes_.superseded_by(arrival.id)) evict(id, Pages::kElsewhere);
-  }
+  for (DiskTier::Arrival& arrival : disk_->take_arrived()) take_in(arrival.id, std::move(arrival.tokens), arrival.salt);
 }
 
 void SequenceKeeper::make_room() {
@@ -159,7 +179,7 @@ void SequenceKeeper::put(std::int32_t s, const RestoredSequence& restored) {
                    .n_shared = restored.content.n_computed,
                    .salt = {},
                    .running = true});
-    keep_on_disk(restored.id, std::span(restored.content.tokens).first(restored.content.n_computed), {});
+    keep_below(restored.id, std::span(restored.content.tokens).first(restored.content.n_computed), {});
   }
   fill(slot(s), {.id = restored.id, .n_tokens = n, .n_shared = restored.content.n_computed, .salt = {}});
 }

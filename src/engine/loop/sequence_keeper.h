@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/engine/loop/disk_tier.h"
+#include "src/engine/loop/host_tier.h"
 #include "src/engine/loop/prefix_cache.h"
 #include "src/engine/session/running_model.h"
 #include "src/engine/session/session_store.h"
@@ -24,14 +25,18 @@ namespace mneme {
 struct KeeperOptions {
   bool prefix_cache = false;
   std::int32_t n_slots = 0;
+  std::int64_t host_bytes = 0;                    // under the prefix cache, above the disk; 0: none
   std::optional<DiskOptions> disk;                // under the prefix cache
   std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: nobody asks
 };
 
 class SequenceKeeper {
  public:
-  // Requires  the model outlives the keeper. Errors  as DiskTier.
+  // Requires  the model outlives the keeper; host_bytes is 0 where it has ranks. Errors  as HostTier and DiskTier.
   SequenceKeeper(RunningModel& model, const KeeperOptions& options);
+  ~SequenceKeeper();
+  SequenceKeeper(const SequenceKeeper&) = delete;
+  SequenceKeeper& operator=(const SequenceKeeper&) = delete;
 
   // Whether a request's sequence has to be kept at its end.
   bool keeps(std::optional<std::int32_t> slot) const { return options_.prefix_cache || slot.has_value(); }
@@ -49,6 +54,9 @@ class SequenceKeeper {
   std::optional<Source> source_for(std::span<const TokenId> prompt, const std::string& salt,
                                    std::optional<std::int32_t> slot);
 
+  // Fetches what the host tier has of the prompt, where that is more than `have`, as a cached sequence; at most
+  // `most` tokens. Returns whether any came.
+  bool bring_back(std::span<const TokenId> prompt, const std::string& salt, const Source& have, std::int32_t most);
   // The same of what is on the disk, where that is more than `have` (n_tokens 0: nothing is in memory): a sequence that
   // arrives() until it has n_tokens, or as many as could be read. At most `most` tokens.
   std::optional<Source> fetch(std::span<const TokenId> prompt, const std::string& salt, const Source& have,
@@ -57,6 +65,7 @@ class SequenceKeeper {
   // Between two steps. wait: nothing is computed until something arrives.
   void work(bool wait);
   bool has_work() const { return disk_ && disk_->busy(); }
+  const HostTier* host() const { return host_ ? &*host_ : nullptr; }
   const DiskTier* disk() const { return disk_ ? &*disk_ : nullptr; }
 
   struct Request {
@@ -91,15 +100,17 @@ class SequenceKeeper {
 
  private:
   std::int32_t shareable(const Request& request) const;
-  enum class Pages { kKept, kElsewhere };  // on the disk, where there is one; another sequence has them
+  enum class Pages { kKept, kElsewhere };  // in lower tiers, where there are any; another sequence has them
   void make_room_for(std::int64_t blocks);
   void evict(RequestId id, Pages pages = Pages::kKept);
-  void keep_on_disk(RequestId id, std::span<const TokenId> tokens, const std::string& salt);
+  void keep_below(RequestId id, std::span<const TokenId> tokens, const std::string& salt);
+  void take_in(RequestId id, std::vector<TokenId> tokens, const std::string& salt);
   void fill(Slot& slot, Slot with);
 
   RunningModel& model_;
   KeeperOptions options_;
   PrefixCache prefixes_;
+  std::optional<HostTier> host_;
   std::optional<DiskTier> disk_;
   std::vector<Slot> slots_;
   std::uint64_t changes_ = 0;

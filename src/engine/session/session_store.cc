@@ -78,7 +78,7 @@ void drop_again(const SessionContent& content, SequenceCache& cache, std::string
         continue;
       }
       const std::int32_t begin = stored.empty() ? n : stored.front().begin;
-      const std::int32_t pages = (begin + kPageTokens - 1) / kPageTokens;
+      const std::int32_t pages = pages_of(begin);
       if (n > 0 && (stored.size() != 1 || stored.front().end != n || pages > windows.first_page(n)))
         fail(ErrorKind::kFormat, "{}: layer {}: expected the {} tokens of its window, found fewer", file, layer,
              windows.tokens);

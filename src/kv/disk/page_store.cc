@@ -43,11 +43,11 @@ PageStore::PageStore(std::size_t page_bytes, const Options& options)
 PageStore::PageStore(std::size_t page_bytes, const Options& options, std::unique_ptr<SlotFile> file)
     : page_bytes_(page_bytes),
       slot_bytes_(whole_blocks(page_bytes)),
-      n_slots_(options.bytes / static_cast<std::int64_t>(slot_bytes_)),
+      index_(options.bytes / static_cast<std::int64_t>(slot_bytes_)),
       journal_(folder_of(options) / "pages.journal", {.slot_bytes = slot_bytes_, .identity = options.identity}),
       file_(std::move(file)),
       memory_(nullptr, free_bytes) {
-  if (n_slots_ < 1)
+  if (index_.n_slots() < 1)
     fail(ErrorKind::kOption, "{}: {} bytes have no room for a page, which takes {}", options.folder.string(),
          options.bytes, slot_bytes_);
   const std::size_t depth = file_->depth();
@@ -71,83 +71,44 @@ PageStore::~PageStore() {
 void PageStore::replay(const std::vector<JournalEntry>& entries) {
   std::unordered_map<std::int64_t, const JournalEntry*> in_slot;
   for (const JournalEntry& e : entries) {
-    if (e.slot >= n_slots_) continue;  // the folder got less room
+    if (e.slot >= index_.n_slots()) continue;  // the folder got less room
     (e.op == JournalEntry::Op::kStored) ? void(in_slot[e.slot] = &e) : void(in_slot.erase(e.slot));
   }
   std::vector<const JournalEntry*> pages;
-  for (const auto& [slot, entry] : in_slot) {
-    pages.push_back(entry);
-    next_slot_ = std::max(next_slot_, slot + 1);
-  }
+  for (const auto& [slot, entry] : in_slot) pages.push_back(entry);
   // Pages that others follow come first; the order of the journal, which is that of time, is kept among equals.
   std::sort(pages.begin(), pages.end(), [](const JournalEntry* a, const JournalEntry* b) {
     return std::pair(a->key.number, a) < std::pair(b->key.number, b);
   });
-  std::vector<bool> taken(next_slot_);
-  for (const JournalEntry* e : pages) {
-    if (pages_.contains(e->key.hash)) continue;
-    insert(e->key, e->slot, e->checksum).written = true;
-    taken[e->slot] = true;
-  }
-  for (std::int64_t slot = 0; slot < next_slot_; ++slot)
-    if (!taken[slot]) free_slots_.push_back(slot);
+  for (const JournalEntry* e : pages)
+    if (!index_.has_hash(e->key.hash)) insert(e->key, e->slot, {.checksum = e->checksum, .written = true});
+  index_.free_others();
   compact_journal();
 }
 
-// Behind the page before it, so that the ends of sequences are evicted first.
-PageStore::Page& PageStore::insert(const PageKey& key, std::int64_t slot, std::uint64_t checksum) {
-  const auto parent = key.number > 0 ? pages_.find(key.parent) : pages_.end();
-  const auto before = parent == pages_.end() ? used_.begin() : std::next(parent->second.used);
-  const auto used = used_.insert(before, key.hash);
-  return pages_.emplace(key.hash, Page{.key = key, .slot = slot, .checksum = checksum, .used = used}).first->second;
-}
-
-void PageStore::forget(std::uint64_t hash) {
-  const auto it = pages_.find(hash);
-  if (it == pages_.end()) return;
-  used_.erase(it->second.used);
-  free_slots_.push_back(it->second.slot);
-  pages_.erase(it);
+PageIndex::Page& PageStore::insert(const PageKey& key, std::int64_t slot, const Content& content) {
+  if (std::cmp_greater_equal(slot, content_.size())) content_.resize(slot + 1);
+  content_[slot] = content;
+  return index_.insert(key, slot);
 }
 
 // From the journal as well, before anything else is written to its slot. False: the journal cannot be written.
-bool PageStore::erase(std::uint64_t hash) {
-  const Page& page = pages_.at(hash);
+bool PageStore::erase(const PageIndex::Page& page) {
   if (!journal_.append({.op = JournalEntry::Op::kErased, .slot = page.slot, .key = page.key, .checksum = 0}))
     return false;
-  forget(hash);
+  index_.erase(page.key.hash);
   return true;
 }
 
-bool PageStore::contains(const PageKey& key) const {
-  const auto it = pages_.find(key.hash);
-  return it != pages_.end() && it->second.key == key;
-}
-
-std::int32_t PageStore::find(std::span<const PageKey> sequence) {
-  std::int32_t n = 0;
-  while (n < size32(sequence) && contains(sequence[n])) ++n;
-  for (std::int32_t i = n - 1; i >= 0; --i) used_.splice(used_.begin(), used_, pages_.at(sequence[i].hash).used);
-  return n;
-}
-
-std::optional<std::int64_t> PageStore::free_slot() {
-  if (free_slots_.empty() && next_slot_ < n_slots_) return next_slot_++;
-  if (free_slots_.empty()) {
-    const auto oldest =
-        std::find_if(used_.rbegin(), used_.rend(), [&](std::uint64_t hash) { return pages_.at(hash).transfers == 0; });
-    if (oldest == used_.rend() || !erase(*oldest)) return std::nullopt;
-    ++stats_.evicted;
-  }
-  const std::int64_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  return slot;
-}
-
 PageStore::Begun PageStore::store(const PageKey& key, FunctionRef<void(std::span<std::byte>)> fill) {
-  if (pages_.contains(key.hash)) return Begun::kNot;
+  if (index_.has_hash(key.hash)) return Begun::kNot;
   if (free_buffers_.empty()) return Begun::kBusy;
-  const auto slot = free_slot();
+  const auto slot = index_.take_slot([&](const PageIndex::Page& oldest) {
+    const bool gone =
+        journal_.append({.op = JournalEntry::Op::kErased, .slot = oldest.slot, .key = oldest.key, .checksum = 0});
+    stats_.evicted += gone ? 1 : 0;
+    return gone;
+  });
   if (!slot) return Begun::kNot;
   const std::size_t i = free_buffers_.back();
   free_buffers_.pop_back();
@@ -156,9 +117,7 @@ PageStore::Begun PageStore::store(const PageKey& key, FunctionRef<void(std::span
   buffer.writes = true;
   buffer.hash = key.hash;
   buffer.checksum = XXH3_64bits(buffer.bytes, page_bytes_);
-  Page& page = insert(key, *slot, buffer.checksum);
-  page.transfers = 1;
-  page.writer = i;
+  insert(key, *slot, {.checksum = buffer.checksum, .written = false, .writer = i}).users = 1;
   ++n_unwritten_;
   ++in_flight_;
   file_->write(i, *slot, buffer.bytes);
@@ -170,39 +129,40 @@ PageStore::Begun PageStore::load(const PageKey& key, std::uint64_t tag) {
   if (free_buffers_.empty()) return Begun::kBusy;
   const std::size_t i = free_buffers_.back();
   free_buffers_.pop_back();
-  Page& page = pages_.at(key.hash);
+  PageIndex::Page& page = index_.at(key.hash);
+  const Content& content = content_[page.slot];
   Buffer& buffer = buffers_[i];
   buffer.writes = false;
   buffer.hash = key.hash;
-  buffer.checksum = page.checksum;
+  buffer.checksum = content.checksum;
   buffer.tag = tag;
   ++in_flight_;
-  if (!page.written) {
-    std::memcpy(buffer.bytes, buffers_[page.writer].bytes, page_bytes_);
+  if (!content.written) {
+    std::memcpy(buffer.bytes, buffers_[content.writer].bytes, page_bytes_);
     ready_.push_back(i);
     return Begun::kYes;
   }
-  ++page.transfers;
+  ++page.users;
   file_->read(i, page.slot, buffer.bytes);
   return Begun::kYes;
 }
 
 void PageStore::drop(const PageKey& key) {
-  const auto it = pages_.find(key.hash);
-  if (it != pages_.end() && it->second.key == key && it->second.transfers == 0) erase(key.hash);
+  const PageIndex::Page* page = index_.find(key);
+  if (page != nullptr && page->users == 0) erase(*page);
 }
 
 void PageStore::end_write(const Buffer& buffer, int error) {
-  Page& page = pages_.at(buffer.hash);
-  page.transfers = 0;  // it is read from the buffer until now
+  PageIndex::Page& page = index_.at(buffer.hash);
+  page.users = 0;  // it is read from the buffer until now
   --n_unwritten_;
   const JournalEntry entry{
-      .op = JournalEntry::Op::kStored, .slot = page.slot, .key = page.key, .checksum = page.checksum};
+      .op = JournalEntry::Op::kStored, .slot = page.slot, .key = page.key, .checksum = buffer.checksum};
   if (error != 0 || !journal_.append(entry)) {
     ++stats_.failed_writes;
-    return forget(buffer.hash);
+    return index_.erase(buffer.hash);
   }
-  page.written = true;
+  content_[page.slot].written = true;
   ++stats_.stored;
   compact_journal();
 }
@@ -222,9 +182,10 @@ void PageStore::poll(bool wait, FunctionRef<void(std::uint64_t, std::span<const 
       end_write(buffer, done.error);
     } else {
       const bool good = done.error == 0 && XXH3_64bits(buffer.bytes, page_bytes_) == buffer.checksum;
-      const bool last = --pages_.at(buffer.hash).transfers == 0;
+      PageIndex::Page& page = index_.at(buffer.hash);
+      const bool last = --page.users == 0;
       ++(good ? stats_.loaded : stats_.failed_reads);
-      if (!good && last) erase(buffer.hash);
+      if (!good && last) erase(page);
       take(buffer.tag, good ? std::span<const std::byte>(buffer.bytes, page_bytes_) : std::span<const std::byte>());
     }
     free_buffers_.push_back(done.tag);
@@ -239,45 +200,31 @@ void PageStore::flush() {
 // Entries of pages that are gone are more than those of pages that are there.
 void PageStore::compact_journal() {
   constexpr std::int64_t kSpare = 1024;
-  if (journal_.n_entries() <= 2 * std::ssize(pages_) + kSpare) return;
-  // Parents before those that follow them, the longest unused sequences first: as replay() puts them in order.
+  if (journal_.n_entries() <= 2 * index_.size() + kSpare) return;
+  // In the order in which replay() uses them.
   std::vector<JournalEntry> entries;
-  std::unordered_map<std::uint64_t, bool> written;
-  for (auto hash = used_.rbegin(); hash != used_.rend(); ++hash) {
-    std::vector<const Page*> path;
-    for (auto at = pages_.find(*hash); at != pages_.end() && !written[at->first];
-         at = at->second.key.number > 0 ? pages_.find(at->second.key.parent) : pages_.end()) {
-      written[at->first] = true;
-      path.push_back(&at->second);
-    }
-    for (auto page = path.rbegin(); page != path.rend(); ++page)
-      if ((*page)->written)
-        entries.push_back({.op = JournalEntry::Op::kStored,
-                           .slot = (*page)->slot,
-                           .key = (*page)->key,
-                           .checksum = (*page)->checksum});
-  }
+  index_.for_each_by_use([&](const PageIndex::Page& page) {
+    const Content& content = content_[page.slot];
+    if (content.written)
+      entries.push_back(
+          {.op = JournalEntry::Op::kStored, .slot = page.slot, .key = page.key, .checksum = content.checksum});
+  });
   journal_.rewrite(entries);
 }
 
 PageStore::Stats PageStore::stats() const {
   Stats s = stats_;
-  s.pages = std::ssize(pages_) - n_unwritten_;
-  s.slots = n_slots_;
+  s.pages = index_.size() - n_unwritten_;
+  s.slots = index_.n_slots();
   return s;
 }
 
 void PageStore::check_invariants() const {
-  std::unordered_map<std::int64_t, int> slots;
-  for (const auto& [hash, page] : pages_) {
-    ++slots[page.slot];
-    MNEME_CHECK(hash == page.key.hash && *page.used == hash && (page.written || page.transfers > 0), "page {:x}", hash);
-  }
-  for (const std::int64_t slot : free_slots_) ++slots[slot];
-  for (const auto& [slot, n] : slots)
-    MNEME_CHECK(n == 1 && slot >= 0 && slot < next_slot_, "slot {} of {} has {} owners", slot, next_slot_, n);
-  MNEME_CHECK(std::ssize(slots) == next_slot_, "{} of {} slots have an owner", slots.size(), next_slot_);
-  MNEME_CHECK(used_.size() == pages_.size(), "{} pages in order, {} in all", used_.size(), pages_.size());
+  index_.check_invariants();
+  index_.for_each_by_use([&](const PageIndex::Page& page) {
+    MNEME_CHECK(content_[page.slot].written || page.users > 0, "page {:x} is not written, and not being written",
+                page.key.hash);
+  });
   MNEME_CHECK(in_flight_ + std::ssize(free_buffers_) == std::ssize(buffers_), "{} transfers, {} of {} buffers free",
               in_flight_, free_buffers_.size(), buffers_.size());
 }

@@ -3,9 +3,7 @@
 // A page here is what a sequence stores of kPageTokens tokens, all layers and KV heads together: one slot of a file.
 // Whoever computes a prompt finds the pages that it begins with, after a restart as well.
 //
-// Eviction  When no slot is free, the page goes that was used longest ago. A page is used when it, or one after it in
-//           a sequence, is found or stored, so that the ends of sequences go first and nothing is left that nobody
-//           reaches.
+// Eviction  as PageIndex: the pages that were used longest ago, the ends of sequences first.
 // Crashes   kill -9 loses pages that were being written, and nothing else. Each page is checked when it is read; one
 //           that is damaged is forgotten and computed again.
 // Privacy   The folder has the documents in plain form (tokens in the journal, keys and values). Files have mode 0600.
@@ -16,14 +14,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "src/base/function_ref.h"
+#include "src/kv/disk/page_index.h"
 #include "src/kv/disk/page_journal.h"
 #include "src/kv/disk/slot_file.h"
 
@@ -50,8 +47,8 @@ class PageStore {
   PageStore& operator=(const PageStore&) = delete;
 
   // How many pages of a sequence are here, from its first on. They are used with that.
-  std::int32_t find(std::span<const PageKey> sequence);
-  bool contains(const PageKey& key) const;
+  std::int32_t find(std::span<const PageKey> sequence) { return index_.find_first(sequence); }
+  bool contains(const PageKey& key) const { return index_.find(key) != nullptr; }
 
   enum class Begun : std::uint8_t {
     kYes,
@@ -68,6 +65,9 @@ class PageStore {
   void poll(bool wait, FunctionRef<void(std::uint64_t tag, std::span<const std::byte> bytes)> take);
   // Forgets a page that is of no use, unless it is in flight.
   void drop(const PageKey& key);
+  // Transfers that may be in flight at once, and those of them that may still begin.
+  std::int32_t n_buffers() const { return static_cast<std::int32_t>(buffers_.size()); }
+  std::int32_t n_free_buffers() const { return static_cast<std::int32_t>(free_buffers_.size()); }
   // Transfers in flight.
   std::int64_t in_flight() const { return in_flight_; }
   // Waits for all writes. Requires  no load in flight.
@@ -85,14 +85,11 @@ class PageStore {
   void check_invariants() const;
 
  private:
-  struct Page {
-    PageKey key;
-    std::int64_t slot = 0;
+  // What a slot holds.
+  struct Content {
     std::uint64_t checksum = 0;
-    std::int32_t transfers = 0;  // in flight: its slot is not evicted
     bool written = false;
     std::size_t writer = 0;  // until then: the buffer that has it
-    std::list<std::uint64_t>::iterator used;
   };
   struct Buffer {
     std::byte* bytes = nullptr;
@@ -100,25 +97,21 @@ class PageStore {
     std::uint64_t hash = 0, checksum = 0, tag = 0;
   };
   void replay(const std::vector<JournalEntry>& entries);
-  Page& insert(const PageKey& key, std::int64_t slot, std::uint64_t checksum);
-  void forget(std::uint64_t hash);
-  bool erase(std::uint64_t hash);
-  std::optional<std::int64_t> free_slot();
+  PageIndex::Page& insert(const PageKey& key, std::int64_t slot, const Content& content);
+  bool erase(const PageIndex::Page& page);
   void end_write(const Buffer& buffer, int error);
   void compact_journal();
 
   std::size_t page_bytes_, slot_bytes_;
-  std::int64_t n_slots_;
+  PageIndex index_;
   PageJournal journal_;
   std::unique_ptr<SlotFile> file_;
   std::unique_ptr<std::byte, void (*)(std::byte*)> memory_;
   std::vector<Buffer> buffers_;
   std::vector<std::size_t> free_buffers_;
   std::vector<std::size_t> ready_;  // loads of pages that are being written
-  std::unordered_map<std::uint64_t, Page> pages_;
-  std::list<std::uint64_t> used_;  // hashes, the last used first; before those that follow it
-  std::vector<std::int64_t> free_slots_;
-  std::int64_t next_slot_ = 0, in_flight_ = 0, n_unwritten_ = 0;
+  std::vector<Content> content_;    // by slot
+  std::int64_t in_flight_ = 0, n_unwritten_ = 0;
   Stats stats_;
 };
 

@@ -1,6 +1,8 @@
 // Memory of a pool's blocks that the device accesses: device memory, or host memory that the device maps.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -12,6 +14,16 @@
 #include "src/kv/page_pool.h"
 
 namespace mneme {
+
+class PinnedMemory final : public HostMemory {
+ public:
+  explicit PinnedMemory(std::size_t bytes) : buffer_(bytes) {}
+  std::byte* data() const override { return buffer_.data(); }
+  std::byte* device_data() const override { return buffer_.device_data(); }
+
+ private:
+  PinnedBuffer buffer_;
+};
 
 class CudaBlocks final : public BlockMemory {
  public:
@@ -59,8 +71,30 @@ class CudaBlocks final : public BlockMemory {
     stream_.synchronize();
     if (host_reads()) std::memcpy(to, from_host, n);
   }
+  std::unique_ptr<HostMemory> host_memory(std::size_t n) override { return std::make_unique<PinnedMemory>(n); }
+  void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
+                   BlocksGo go) override {
+    for (std::size_t n = 0; !places.empty(); places = places.subspan(n)) {
+      n = std::min(places.size(), kListed);
+      PlaceList& list = lists_[next_list_++ % lists_.size()];
+      if (list.places.size() == 0) list = {PinnedBuffer(kListed * sizeof(BlockPlace)), Event::make()};
+      list.read.synchronize();
+      std::memcpy(list.places.data(), places.data(), n * sizeof(BlockPlace));
+      copy_blocks_cuda(base(), host.device_data(), reinterpret_cast<const BlockPlace*>(list.places.device_data()),
+                       static_cast<std::int32_t>(n), block_bytes, go, {.stream = stream_.get()});
+      list.read.record(stream_);
+    }
+  }
+  void wait() override { stream_.synchronize(); }
 
  private:
+  static constexpr std::size_t kListed = 8192;
+  // What a kernel copies, until it has read it.
+  struct PlaceList {
+    PinnedBuffer places;
+    Event read;
+  };
+
   CudaBlocks(DeviceBuffer device, PinnedBuffer host, std::size_t bytes, const Stream& stream)
       : device_(std::move(device)), host_(std::move(host)), bytes_(bytes), stream_(stream) {}
 
@@ -68,6 +102,8 @@ class CudaBlocks final : public BlockMemory {
   PinnedBuffer host_;
   PinnedBuffer moves_;
   DeviceBuffer moves_device_;
+  std::array<PlaceList, 4> lists_;
+  std::size_t next_list_ = 0;
   std::size_t bytes_;
   const Stream& stream_;
 };

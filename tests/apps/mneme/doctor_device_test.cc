@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "src/kv/page_pool.h"
+
 namespace mneme::cli {
 namespace {
 
@@ -42,6 +44,20 @@ TEST(DoctorDevice, BoundsAStepByWhatItReads) {
   EXPECT_NEAR(1e3 / eight.device.tokens_per_second, 5.2, 0.1);
   const DeviceOutlooks four = device_outlooks(device_of(141), shape, 32768, 4, 64 * kGiB);
   EXPECT_GT(four.device.tokens_per_second, 2 * o.device.tokens_per_second);
+}
+
+// Of gpt-oss-20b's 24 layers, 2 KiB a token each, twelve attend 128 tokens, and store those of a step besides.
+TEST(DoctorDevice, CountsWindows) {
+  const BenchShape shape = read_bench_shape({.model = {}, .shape = "gpt-oss-20b", .weights = "q4_0"});
+  const std::int64_t context = 131072, token = 2048;
+  const DeviceOutlooks o = device_outlooks(device_of(141), shape, context, 1, 64 * kGiB);
+  const std::int64_t whole = 12 * context * token, windows = 12 * (128 + 64 + 1024 + kPageTokens) * token;
+  EXPECT_EQ(o.host.host_needed, whole + windows + 24 * kPageTokens * token);
+  EXPECT_LT(o.selected.device_needed, o.device.device_needed);
+  EXPECT_NEAR(55e9 / o.host.tokens_per_second, static_cast<double>(whole + 12 * 128 * token), 0.05 * 3.3e9);
+  // A context that a window holds is stored by all layers.
+  const DeviceOutlooks small = device_outlooks(device_of(141), shape, 64, 1, 64 * kGiB);
+  EXPECT_EQ(small.host.host_needed, 24 * (64 + kPageTokens) * token);
 }
 
 TEST(DoctorDevice, SplitsWeightsThatDoNotFit) {

@@ -83,6 +83,18 @@ TEST(Recommend, OnTheCpuUsesMemoryThenAFile) {
   EXPECT_THAT(recommendation_json(file).dump(), HasSubstr("--kv-spill-gib"));
 }
 
+// Twelve of gpt-oss-20b's 24 layers keep a window of 128 tokens: 131,072 tokens take 3.1 GiB in place of 6.
+TEST(Recommend, CountsWindowsOnceAndWholeLayersInFull) {
+  const BenchShape shape = read_bench_shape({.model = {}, .shape = "gpt-oss-20b", .weights = "q4_0"});
+  const Recommendation r = recommend_on_device(card_of(80), shape, {131072, 16, 128 * kOneGib});
+  EXPECT_THAT(r.options, Contains("--kv-cache-dtype bf16"));
+  EXPECT_THAT(r.options, Contains("--kv-store device"));
+  EXPECT_THAT(r.options, Contains("--kv-offloading-size 49"));
+  const Recommendation cpu = recommend_on_cpu(shape, {131072, 4, 32 * kOneGib}, 30e9);
+  EXPECT_THAT(cpu.options, Contains("--kv-offloading-size 13"));
+  EXPECT_THAT(cpu.options, Contains("--kv-cache-dtype bf16"));
+}
+
 TEST(Recommend, OneSequenceNeedsNoSize) {
   const Recommendation r = on_card(80, 1);
   EXPECT_THAT(r.options, Not(Contains(HasSubstr("--kv-offloading-size"))));

@@ -1,4 +1,4 @@
-// Thousands of requests of all kinds with memory for a tenth of them, over memory and disk, while steps fail, clients go
+// Thousands of requests of all kinds with memory for a tenth of them, over memory, a host tier and disk, while steps fail, clients go
 // away and the disk errs: each answers what it answers alone, or a part of that when it was cancelled, and in the end
 // nothing is left.
 #include <gtest/gtest.h>
@@ -95,6 +95,7 @@ class Soak {
       ++n_whole_;
       forget(id);
     }
+    if (s_.keeper().host() != nullptr) s_.keeper().host()->store().check_invariants();
     if (s_.keeper().disk() != nullptr) s_.keeper().disk()->check_invariants();
   }
 
@@ -120,12 +121,17 @@ EngineOptions spilling(EngineOptions o, const std::filesystem::path& folder) {
   return o;
 }
 
-void soak(bool spills) {
+enum class Below : std::uint8_t { kDisk, kSpillFileAndDisk, kHostTierAndDisk };
+
+void soak(Below below) {
+  const bool spills = below == Below::kSpillFileAndDisk, tier = below == Below::kHostTierAndDisk;
   for (const KvAdmission admission : {KvAdmission::kReserve, KvAdmission::kForecast}) {
     TempFolder folder(TempFolder::memory());
     // Room for a third of what the documents have.
-    KeeperOptions options{.prefix_cache = true, .n_slots = 0};
-    DiskFaults faults{.write_errors = 2, .read_errors = 2, .damages = 2};
+    KeeperOptions options{.prefix_cache = true, .n_slots = 0, .host_bytes = tier ? 20 * 4096 : 0};
+    // Few pages are read where host memory has them.
+    const std::uint64_t errors = tier ? 15 : 2;
+    DiskFaults faults{.write_errors = 2, .read_errors = errors, .damages = errors};
     options.disk = DiskOptions{
         .folder = folder.path() / "kv", .bytes = 40 * 4096, .wrap = [&faults](std::unique_ptr<SlotFile> file) {
           return std::make_unique<FaultyDisk>(std::move(file), faults, 4096);
@@ -147,6 +153,14 @@ void soak(bool spills) {
     EXPECT_EQ(sharing.keeper().disk()->stats().failed_writes, faults.n_write_errors);
     EXPECT_GT(faults.n_bad_reads, 0);
     EXPECT_GT(faults.n_write_errors, 0);
+    if (tier) {
+      const HostStore::Stats host = sharing.keeper().host()->store().stats();
+      EXPECT_GT(host.loaded, 0);
+      EXPECT_GT(host.evicted, 0);
+      if (admission == KvAdmission::kForecast) {
+        EXPECT_GT(sharing.engine().counts().returned_tokens, 0);
+      }
+    }
     sharing.give_all_up();
     EXPECT_EQ(sharing.engine().pool().n_free(), sharing.engine().pool().n_blocks());
     if (spills) {
@@ -156,10 +170,13 @@ void soak(bool spills) {
 }
 
 TEST(Soak, EveryRequestAnswersOrIsCancelled) {
-  soak(false);
+  soak(Below::kDisk);
 }
 TEST(Soak, EveryRequestAnswersOverMemoryASpillFileAndADisk) {
-  soak(true);
+  soak(Below::kSpillFileAndDisk);
+}
+TEST(Soak, EveryRequestAnswersOverMemoryAHostTierAndADisk) {
+  soak(Below::kHostTierAndDisk);
 }
 
 }  // namespace
