@@ -39,21 +39,28 @@ __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& it
   spend(injected % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
 }
 
-// Fetches tokens out of the pages, one by one.
+// Fetches tokens out of the pages, one by one, by `warp` of n_warps warps.
 template <typename K>
-__device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
-                                             const Lists& lists, std::byte* base) {
-  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters),
-            warp = static_cast<int>(threadIdx.x) / kWarp;
+__device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const Item& item, const Lists& lists, std::byte* base,
+                                             int warp, int n_warps) {
+  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters);
   const auto from = [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; };
   const auto to = [&](int i) { return base + lists.missing[i].slot * bytes; };
   if constexpr (K::kCodes) {
-    copy_code_tokens(n, bytes, warp, K::kThreads / kWarp, from, to);
+    copy_code_tokens(n, bytes, warp, n_warps, from, to);
   } else {
-    copy_half_tokens(n, bytes, warp, K::kThreads / kWarp, from, to);
+    copy_half_tokens(n, bytes, warp, n_warps, from, to);
   }
-  if (K::kNow || item.region.last < r.length) return;
-  // With a window of 0 or 1 this step's own token belongs to the next selection, and it is in no page yet.
+}
+
+// For the next step with a window of 0 or 1 this step's own token belongs to the selection, and it is in no page yet.
+// Called by the whole thread block, after fetch_tokens().
+template <typename K>
+__device__ __forceinline__ void fetch_newest(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+                                             const Lists& lists, std::byte* base) {
+  if (item.region.last < r.length) return;
+  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters),
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   __syncthreads();
   const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, r.length - 1);
   const std::byte* own =
@@ -61,6 +68,27 @@ __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlo
   for (int i = warp; i < n; i += K::kThreads / kWarp)
     if (lists.missing[i].token == newest)
       copy_token<std::conditional_t<K::kCodes, uint2, uint4>>(base + lists.missing[i].slot * bytes, own, bytes);
+}
+
+// Fetches the item's tokens and commits its tables. For this step four warps commit while the others fetch: neither needs
+// the other.
+template <typename K>
+__device__ __forceinline__ void fetch_and_commit(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+                                                 const Lists& lists, std::byte* base) {
+  constexpr int kWarps = K::kThreads / kWarp, kCommitting = K::kNow ? 4 : 0;
+  const int tid = static_cast<int>(threadIdx.x);
+  if constexpr (K::kNow) {
+    if (tid >= kCommitting * kWarp) {
+      fetch_tokens<K>(p, item, lists, base, tid / kWarp - kCommitting, kWarps - kCommitting);
+    } else {
+      commit_slots<K>(p, item, lists, tid, kCommitting * kWarp);
+    }
+  } else {
+    fetch_tokens<K>(p, item, lists, base, tid / kWarp, kWarps);
+    fetch_newest<K>(p, r, item, lists, base);
+    commit_slots<K>(p, item, lists, tid, K::kThreads);
+  }
+  __syncthreads();
 }
 
 // Prefetches the tables that resolve() and commit_slots() read to L2 while the selection still runs. The rows' sequence
@@ -78,7 +106,7 @@ __device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
     const std::int64_t index = slot_index(p.s, p.slot_layer, seq_slot, kv_head);
     ask(p.s.slots.last_used + index * p.s.n_slots, p.s.n_slots);
     ask(p.s.slots.unit_of + index * p.s.n_slots, p.s.n_slots);
-    ask(p.s.slots.slot_of + index * p.s.max_pages, p.s.max_pages);
+    if constexpr (K::kPages) ask(p.s.slots.slot_of + index * p.s.max_pages, p.s.max_pages);
     ask(p.pages.blocks + table_at(p.pages, p.layer, seq_slot, model_head(p.pages, kv_head)), p.pages.max_pages);
   }
 }
@@ -99,7 +127,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   // Attention that starts with the hits must not start before queries and selection are written.
   const bool signals = signals_arrivals<K>(p);
   if (!signals) launch_dependents();
-  if constexpr (K::kNow && K::kPages) prefetch_tables<K>(p);
+  if constexpr (K::kNow) prefetch_tables<K>(p);
   grid_dependency_wait();
   if (signals) launch_dependents();
   const int items = p.rows.n * p.s.n_kv_heads;
@@ -147,9 +175,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     resolve<K>(p, item, lists);
     std::byte* const base = p.s.slots.data + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
     if constexpr (!K::kPages) {
-      fetch_tokens<K>(p, r, item, lists, base);
-      commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
-      __syncthreads();
+      fetch_and_commit<K>(p, r, item, lists, base);
       continue;
     }
     const int page = static_cast<int>(unit_bytes_of<K>(p)), shift = page_piece_shift(page, kRecallPiece),
