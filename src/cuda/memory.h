@@ -98,7 +98,7 @@ class PinnedBuffer : public OwnedMemory {
   // Memory for kernels that read small pieces of many GiB: managed memory that stays on the host, which the device maps
   // by larger pages than registered memory. 3,264 reads of 512 bytes out of 10 GiB take 40 us, of registered memory 72
   // within 512 MiB and 122 anywhere (docs/design/gather.md). The copy engine reaches 8 to 15 GB/s in place of 55: only
-  // kernels and the host should copy. Registered memory where the device cannot share managed memory with the host.
+  // kernels and the host should copy. Registered memory where the device does not share managed memory with the host.
   //
   // Errors  kResource.
   static PinnedBuffer for_kernels(std::size_t bytes, const ProgressFn& progress = {});
@@ -122,7 +122,7 @@ class PinnedBuffer : public OwnedMemory {
 
  private:
   void free();
-  void manage(std::size_t bytes);
+  bool manage(std::size_t bytes);
   void* mapped_ = nullptr;
   std::size_t reserved_ = 0;  // > 0: our own mapping, registered
   bool managed_ = false;

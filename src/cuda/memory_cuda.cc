@@ -84,22 +84,16 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : Owne
 
 PinnedBuffer PinnedBuffer::for_kernels(std::size_t bytes, const ProgressFn& progress) {
   // Where the device walks the host's page tables itself, registered memory has the host's huge pages.
-  if (bytes < kLarge || device_attribute(cudaDevAttrConcurrentManagedAccess) == 0 ||
-      device_attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables) != 0)
-    return PinnedBuffer(bytes, progress);
   PinnedBuffer out;
-  out.manage(bytes);
+  if (bytes < kLarge || device_attribute(cudaDevAttrConcurrentManagedAccess) == 0 ||
+      device_attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables) != 0 || !out.manage(bytes))
+    return PinnedBuffer(bytes, progress);
   touch(out.data(), bytes, progress);
   return out;
 }
 
-void PinnedBuffer::manage(std::size_t bytes) {
-  const cudaError_t error = cudaMallocManaged(&data_, bytes);
-  if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    fail(ErrorKind::kResource, "cannot take {} bytes of host memory: {}", bytes, cudaGetErrorString(error));
-  }
-  size_ = bytes, mapped_ = data_, managed_ = true;
+// Whether there is managed memory that stays on the host and is mapped for the calling thread's device.
+bool PinnedBuffer::manage(std::size_t bytes) {
   int device = 0;
   cuda_check(cudaGetDevice(&device), "asking for the device");
 #if CUDART_VERSION >= 13000
@@ -107,8 +101,14 @@ void PinnedBuffer::manage(std::size_t bytes) {
 #else
   const int host = cudaCpuDeviceId, reader = device;
 #endif
-  cuda_check(cudaMemAdvise(data_, bytes, cudaMemAdviseSetPreferredLocation, host), "keeping memory on the host");
-  cuda_check(cudaMemAdvise(data_, bytes, cudaMemAdviseSetAccessedBy, reader), "mapping host memory for the device");
+  if (cudaMallocManaged(&data_, bytes) == cudaSuccess) {
+    size_ = bytes, mapped_ = data_, managed_ = true;
+    if (cudaMemAdvise(data_, bytes, cudaMemAdviseSetPreferredLocation, host) == cudaSuccess &&
+        cudaMemAdvise(data_, bytes, cudaMemAdviseSetAccessedBy, reader) == cudaSuccess)
+      return true;
+  }
+  static_cast<void>(cudaGetLastError());
+  return false;
 }
 
 void PinnedBuffer::free() {
