@@ -146,6 +146,32 @@ TEST(HostTier, PreemptedAnswersGoOnWithoutComputing) {
     }
 }
 
+// Answers that wait for room, with pages in the host tier, are cancelled: nothing of them stays there.
+TEST(HostTier, ACancelledAnswerLeavesNothing) {
+  Sharing s(with_host(100), Sharing::options(12, 64, 8, KvAdmission::kForecast));
+  teach_short_answers(s);
+  std::deque<GenerationInput> inputs;
+  std::vector<RequestId> ids;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    inputs.push_back(input_of(random_prompt(40, i)));
+    inputs.back().method = plan_of("streaming_llm");  // binds its sequence, which nobody keeps
+    ids.push_back(s.submit(inputs.back(), 200));
+  }
+  for (int i = 0; i < 1000 && s.engine().counts().preempted_tokens == 0; ++i) s.step();
+  const std::int64_t pages = s.keeper().host()->store().stats().pages;
+  EXPECT_GT(s.engine().counts().preempted_tokens, 0);
+  for (const RequestId id : ids) {
+    s.cancel(id);
+    s.engine().check_invariants();
+    s.keeper().host()->store().check_invariants();
+  }
+  s.finish();
+  EXPECT_LT(s.keeper().host()->store().stats().pages, pages);
+  EXPECT_EQ(s.keeper().host()->store().stats().evicted, 0);
+  s.give_all_up();
+  EXPECT_EQ(s.engine().pool().n_free(), s.engine().pool().n_blocks());
+}
+
 // Room for a page or two: what it does not take is computed again.
 TEST(HostTier, WhatHasNoRoomIsComputedAgain) {
   const Engine::Counts counts = answer_four(with_host(2), nullptr, false);
