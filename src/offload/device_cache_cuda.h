@@ -193,8 +193,8 @@ void select_lists_cuda(const SelectPages& c, const DeviceCache& cache, std::int3
 //
 //   pages      page tables of the sequences; blocks may be in mapped host memory
 //   layer      the model's; slot_layer: the layer's index in `slots`
-//   max_blocks thread blocks for single tokens of the next step; twice as many for its pages, four times as many for
-//              this step, which waits for the recall and little else
+//   max_blocks thread blocks for single tokens of the next step; twice as many for its pages; for this step, which waits
+//              for the recall and little else, four times as many for tokens, 24 times as many for pages
 //
 // Async  enqueues.
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const DeviceCache& cache, const KvTables& pages,

@@ -154,6 +154,25 @@ TEST_F(CudaPageTest, SelectsWhatTheReferenceSelectsAndFetchesIt) {
         }
 }
 
+// More KV heads than half of the SMs: clusters of two thread blocks select, and a thread block recalls several.
+TEST_F(CudaPageTest, ManyKvHeadsSelectWhatTheReferenceSelects) {
+  std::mt19937 rng(12);
+  World w({.head_dim = 64, .group = 2, .kv_heads = 8, .seq_slots = 10, .max_pages = 70, .pool = GroupPool::kMax}, 21,
+          3);
+  for (const std::int32_t length : {385, 1000, 2079}) {
+    begin(w, length);
+    const auto q = queries(w, rng, 2);
+    const Rows r = rows_of(w, length, 1);
+    run(w, r, SelectWhen::kNow);
+    for (std::int32_t i = 0; i < w.s.seq_slots * w.s.kv_heads; ++i) {
+      const std::int32_t seq_slot = i / w.s.kv_heads, head = i % w.s.kv_heads;
+      const Ids want = selected_ids(w, seq_slot, head, length, q.data() + std::ptrdiff_t{i} * w.s.group * w.s.head_dim);
+      ASSERT_EQ(selected_device(w, static_cast<std::size_t>(i), SelectWhen::kNow), want) << "length " << length;
+      expect_listed(w, seq_slot, head, length, want);
+    }
+  }
+}
+
 // Many cases of equal scores: the larger page wins, on the device as on the host.
 TEST_F(CudaPageTest, EqualScoresGiveEqualSets) {
   std::mt19937 rng(5);
