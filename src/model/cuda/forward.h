@@ -107,7 +107,6 @@ class CudaForward {
 
  private:
   struct Impl;
-  struct Product;
   std::unique_ptr<Impl> impl_;
 };
 
