@@ -51,6 +51,12 @@ struct KvTables {
   std::size_t token_bytes() const { return static_cast<std::size_t>(kv_token_bytes(codes, head_dim)); }
 };
 
+// One layer of one sequence in page tables.
+struct LayerPages {
+  KvTables tables;
+  std::int32_t layer = 0, slot = 0;
+};
+
 // blocks[at] = value for each of n updates.   updates [n] on the device
 struct TableUpdate {
   std::int64_t at;

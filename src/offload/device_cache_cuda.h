@@ -235,15 +235,12 @@ struct CloseEntries {
 void write_back_cuda(const SlotRows& rows, const DeviceCache& cache, const KvTables& dense, const std::int32_t* numbers,
                      const KvTables& pages, std::int32_t n_layers, const CudaContext& context);
 
-// Copies pages [first, stop) of a sequence and layer between two tables, either of which may be in mapped host memory.
-// Launches blocks_a_head thread blocks per KV head.
-void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
-                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+// Copies the pages that store positions [first, stop), either of which may be in mapped host memory. Launches
+// blocks_a_head thread blocks per KV head.
+//
+// Requires  where tokens were dropped, one of the tables has shifts and masks, and `first` is 0 or at least
+//           dropped_before().
+void copy_pages_cuda(const LayerPages& to, const LayerPages& from, std::int32_t first, std::int32_t stop,
                      std::int32_t blocks_a_head, const CudaContext& context);
-// The same for the pages that store positions [first, stop). Requires  where tokens were dropped, one of the tables has
-// shifts and masks, and `first` is 0 or at least dropped_before().
-void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
-                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
-                         std::int32_t blocks_a_head, const CudaContext& context);
 
 }  // namespace mneme

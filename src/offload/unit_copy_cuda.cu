@@ -87,23 +87,23 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
 }
 
 struct CopyArgs {
-  KvTables to, from;
-  int to_layer, from_layer, to_slot, from_slot, first, stop;
+  LayerPages to, from;
+  int first, stop;
 };
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
-  const int block_bytes = static_cast<int>(token_bytes(p.to)) * kKvPageTokens;
+  const int block_bytes = static_cast<int>(token_bytes(p.to.tables)) * kKvPageTokens;
   const int page_shift = page_piece_shift(block_bytes, kPieceBytes), pieces = 1 << page_shift,
             piece = block_bytes >> page_shift;
-  const int shift = p.from.shifts != nullptr ? shift_of(p.from, p.from_layer, p.from_slot, kv_head)
-                                             : shift_of(p.to, p.to_layer, p.to_slot, kv_head);
+  const int shift = p.from.tables.shifts != nullptr ? shift_of(p.from.tables, p.from.layer, p.from.slot, kv_head)
+                                                    : shift_of(p.to.tables, p.to.layer, p.to.slot, kv_head);
   const int first = max(0, p.first - shift) / kKvPageTokens,
             n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
   for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
     const int page = first + i / pieces, offset = i % pieces * piece;
-    std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
-    copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset, piece);
+    std::byte* to = block_at(p.to.tables, p.to.layer, p.to.slot, kv_head, page);
+    copy_piece(to + offset, block_at(p.from.tables, p.from.layer, p.from.slot, kv_head, page) + offset, piece);
   }
 }
 
@@ -123,20 +123,12 @@ void write_back_cuda(const SlotRows& rows, const DeviceCache& s, const KvTables&
          dim3(kWriteThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
 }
 
-void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
-                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
-                         std::int32_t blocks_a_head, const CudaContext& context) {
+void copy_pages_cuda(const LayerPages& to, const LayerPages& from, std::int32_t first, std::int32_t stop,
+                     std::int32_t blocks_a_head, const CudaContext& context) {
   if (stop <= first) return;
   launch(context, "copy_pages", copy_kernel,
-         dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.n_kv_heads)), dim3(kThreads), 0,
-         CopyArgs{to, from, to_layer, from_layer, to_slot, from_slot, first, stop});
-}
-
-void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
-                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
-                     std::int32_t blocks_a_head, const CudaContext& context) {
-  copy_positions_cuda(to, to_layer, from, from_layer, to_slot, from_slot, first * kKvPageTokens, stop * kKvPageTokens,
-                      blocks_a_head, context);
+         dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.tables.n_kv_heads)), dim3(kThreads), 0,
+         CopyArgs{to, from, first, stop});
 }
 
 }  // namespace mneme

@@ -122,12 +122,7 @@ class CudaAttention {
   // The sequences' page tables for single rows.
   const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
   KvTables staged(const Span& s, std::int32_t layer) const;
-  // A prompt's tokens as its attention reads them.
-  struct Readable {
-    KvTables tables;
-    std::int32_t layer, slot;
-  };
-  Readable readable(const Span& s, const Readable& stored, const CudaContext& context) const;
+  LayerPages readable(const Span& s, const LayerPages& stored, const CudaContext& context) const;
   static void settle(std::span<const SequenceRows> sequences);
   void add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval);
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
@@ -168,8 +163,8 @@ class CudaAttention {
   // remote_device: signals that the remote part is complete; null: it already is.
   void attend_two_parts(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda local, const CudaRowArrays& rows,
                         const Memory& m, const CudaContext& context, const Event* remote_device, const Stream& stream);
-  void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
-                     std::int32_t tables_slot, const Memory& m, const CudaContext& context);
+  void attend_prompt(std::int32_t layer, const Span& s, const LayerPages& from, const Memory& m,
+                     const CudaContext& context);
   CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
   static std::int64_t free_device_bytes();
   void choose_kept_prompt();

@@ -2,7 +2,6 @@
 // one layer.
 #include <algorithm>
 
-#include "src/base/check.h"
 #include "src/model/cuda/attention.h"
 
 namespace mneme {
@@ -25,17 +24,17 @@ PrefillAttentionCuda CudaAttention::prefill_of(std::int32_t layer, std::size_t s
           .scale = scale_};
 }
 
-// A prompt's rows by windows; keys and values are in sequence `slot` and layer `tables_layer` of `tables`.
-void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
-                                  std::int32_t slot, const Memory& m, const CudaContext& context) {
+// A prompt's rows by windows.
+void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const LayerPages& from, const Memory& m,
+                                  const CudaContext& context) {
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   windows_->attend(s.prompt,
                    {.q = m.q + at,
                     .remote_q = s.method->plan().remote_position ? m.remote_q + at : m.q + at,
                     .out = m.out + at,
-                    .tables = &tables,
-                    .layer = tables_layer,
-                    .slot = slot,
+                    .tables = &from.tables,
+                    .layer = from.layer,
+                    .slot = from.slot,
                     .dense = s.method->plan().dense_layer(layer),
                     .scale = scale_,
                     .model_layer = layer,
@@ -68,11 +67,8 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   qkv.pre_rope_keys = s.pre_rope_keys();
   const KvTables& tables = s.cache->dropped() ? tables_->ragged_tables() : tables_->tables();
   store_qkv_cuda(qkv, tables, layer, m.q + at, context);
-  const Readable from = readable(s, {tables, layer, s.slot}, context);
-  if (in_windows(s, layer)) {
-    attend_prompt(layer, s, from.tables, from.layer, from.slot, m, context);
-    return;
-  }
+  const LayerPages from = readable(s, {tables, layer, s.slot}, context);
+  if (in_windows(s, layer)) return attend_prompt(layer, s, from, m, context);
   const PrefillAttentionCuda a = prefill_of(layer, span, from.slot, m);
   if (wide_) {
     prefill_.attend_contiguous(a, from.tables, wide_->data(), wide_->tokens_a_head(), context);
@@ -90,22 +86,16 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   s.retrieval->take_prompt(prompt, layer, tables, stream);
 }
 
-CudaAttention::Readable CudaAttention::readable(const Span& s, const Readable& stored,
-                                                const CudaContext& context) const {
+// A prompt's tokens as its attention reads them.
+LayerPages CudaAttention::readable(const Span& s, const LayerPages& stored, const CudaContext& context) const {
   if (!wide_) return stored;
-  return {wide_->widen(stored.tables, stored.layer, stored.slot, s.first_position + s.n_rows, context), 0, 0};
+  return {.tables = wide_->widen(stored, s.first_position + s.n_rows, context)};
 }
 
 // One layer of the sequence in the staging buffer; stored tokens are those of its page tables.
 KvTables CudaAttention::staged(const Span& s, std::int32_t layer) const {
-  KvTables tables = staging_->tables();
-  if (!s.cache->dropped()) return tables;
-  const KvTables& from = tables_->ragged_tables();
-  MNEME_CHECK(tables.max_pages == from.max_pages, "{} and {} pages", tables.max_pages, from.max_pages);
-  const std::int64_t heads = std::int64_t{layer} * shape_.n_kv_heads;
-  tables.masks = from.masks + s.slot * from.sequence_stride + heads * from.max_pages;
-  tables.shifts = from.shifts + std::int64_t{s.slot} * from.shift_stride + heads;
-  return tables;
+  if (!s.cache->dropped()) return staging_->tables();
+  return with_holes_of({tables_->ragged_tables(), layer, s.slot}, staging_->tables());
 }
 
 CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) const {
@@ -145,9 +135,10 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   store_qkv_cuda(qkv, there, 0, m.q + at, context);
   if (s.retrieval != nullptr)  // first: windows may already select from these pages
     s.retrieval->take_prompt(prompt_of(s), layer, there, stream);
-  const KvTables from = readable(s, {there, 0, 0}, context).tables;
+  const LayerPages read = readable(s, {.tables = there}, context);
+  const KvTables& from = read.tables;
   if (in_windows(s, layer)) {
-    attend_prompt(layer, s, from, 0, 0, m, context);
+    attend_prompt(layer, s, read, m, context);
   } else {
     const PrefillAttentionCuda a = prefill_of(layer, span, 0, m);
     prefill_.attend_contiguous(a, from, from.base, std::int64_t{from.max_pages} * kKvPageTokens, context);

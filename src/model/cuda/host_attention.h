@@ -51,8 +51,6 @@ class CudaHostAttention {
   void attend(std::int32_t layer, const std::byte* q, std::byte* out, const Stream& stream);
   void end();
 
-  std::size_t pinned_bytes() const { return host_q_.size() + host_out_.size(); }
-
  private:
   // A copy in host memory of a sequence whose pages are in device memory.
   struct Copy {

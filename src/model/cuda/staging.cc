@@ -89,7 +89,7 @@ void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& s
   // The side stream has written the buffer's content back: end() of two rounds ago precedes this in it.
   const CudaContext context{.stream = side_.get()};
   const auto copy = [&](std::int32_t from, std::int32_t to) {
-    copy_positions_cuda(r.tables, 0, pages, e.layer, 0, e.slot, from, to, kCtasPerHead, context);
+    copy_pages_cuda({.tables = r.tables}, {pages, e.layer, e.slot}, from, to, kCtasPerHead, context);
     fetched_tokens_ += std::max(to - from, 0);
   };
   if (keeps(e)) {
@@ -117,7 +117,7 @@ void CudaStaging::end(const KvTables& pages, std::int32_t layer, std::int32_t sl
   const Round& r = rounds_[round_ % 2];
   r.used.record(stream);
   side_.wait(r.used);
-  copy_positions_cuda(pages, layer, r.tables, 0, slot, 0, first, n_tokens, kCtasPerHead, {.stream = side_.get()});
+  copy_pages_cuda({pages, layer, slot}, {.tables = r.tables}, first, n_tokens, kCtasPerHead, {.stream = side_.get()});
   if (r.kept_layer >= 0) kept_tokens_[static_cast<std::size_t>(r.kept_layer)] = n_tokens;
 }
 

@@ -39,7 +39,6 @@ class PhaseClock {
 
   // Requires  the step has completed.
   Seconds seconds() const;
-  std::size_t laps() const { return phases_.size(); }
 
  private:
   void record(std::size_t at, const Stream& stream);

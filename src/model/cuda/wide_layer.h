@@ -4,9 +4,7 @@
 
 #include <cstdint>
 
-#include "src/cuda/memory.h"
-#include "src/kv/kv_tables_cuda.h"
-#include "src/kv/page_pool.h"
+#include "src/model/cuda/retrieval/own_pages.h"
 
 namespace mneme {
 
@@ -25,15 +23,13 @@ class CudaWideLayer {
 
   // Tokens [0, n_tokens) of a layer, as the only sequence and layer of the result. Requires  n_tokens fit max_context.
   // Async  enqueues; earlier work of the same stream may still read the last one.
-  KvTables widen(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens,
-                 const CudaContext& context) const;
-  const std::byte* data() const { return memory_.data(); }
-  std::int64_t tokens_a_head() const { return std::int64_t{tables_.max_pages} * kKvPageTokens; }
-  std::size_t bytes() const { return memory_.size() + blocks_.size(); }
+  KvTables widen(const LayerPages& from, std::int32_t n_tokens, const CudaContext& context) const;
+  const std::byte* data() const { return pages_.tables().base; }
+  std::int64_t tokens_a_head() const { return pages_.tokens_a_head(); }
+  std::size_t bytes() const { return pages_.bytes(); }
 
  private:
-  DeviceBuffer memory_, blocks_;
-  KvTables tables_;
+  OwnPages pages_;
 };
 
 }  // namespace mneme

@@ -9,7 +9,7 @@ std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, s
   const Plan& plan = row.method->plan();
   const std::int64_t heads = view_.n_kv_heads;
   if (lists_) {
-    const std::int32_t* units = host_units_.as<std::int32_t>() +
+    const std::int32_t* units = memory_.host_units.as<std::int32_t>() +
                                 (std::int64_t{slot_layer(layer)} * options_.n_seq_slots + row.seq_slot) * heads;
     std::int64_t bytes = 0;
     for (std::int64_t m = 0; m < heads; ++m)

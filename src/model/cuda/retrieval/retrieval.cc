@@ -4,22 +4,27 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
 #include "src/selection/topk/top_p_cuda.h"
+#include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
 
-bool CudaRetrieval::scans_sketches() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && needs_.keys.by_token &&
-         needs_.keys.select_tokens == 1;
-}
-bool CudaRetrieval::selects_sketch_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && !scans_sketches();
-}
-bool CudaRetrieval::selects_small_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
-         select_pages_takes(view_, SlotScore::kEntries);
+CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
+                             const CudaRetrievalOptions& options)
+    : RetrievalTraits(shape, n_heads, std::move(needs), options),
+      memory_(*this, view_),
+      dense_(shape, in_pages_ ? 0 : std::int64_t{layers_.n_dense()} * options.n_seq_slots, view_.max_pages,
+             "keys and values of the layers that read everything"),
+      slot_tables_(view_.tables()),
+      pages_(pages),
+      seq_slots_(static_cast<std::size_t>(options.n_seq_slots)) {
+  if (by_layer()) by_layer_.emplace(*this, pages);
+  if (of_lists()) lists_ = std::make_unique<CudaUnitLists>(view_);
+  if (in_pages_) slot_tables_.base = pages.base;
+  if (needs_.ring_pages > 0) local_.emplace(*this);
 }
 
 SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots) const {
@@ -27,7 +32,7 @@ SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots
   if (slot_layer(layer) < 0)
     return {.kind = SlotStore::Kind::kTables,
             .seq_slots = seq_slots,
-            .tables = dense_tables_,
+            .tables = dense_.tables(),
             .layer = tables_layer(layer),
             .cache = {}};
   return {.kind = SlotStore::Kind::kSlots,
@@ -39,8 +44,7 @@ SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
   if (in_pages_ && slot_layer(layer) < 0) return layer;
-  const std::int32_t number =
-      slot_layer(layer) >= 0 ? slot_layer(layer) : dense_number_[static_cast<std::size_t>(layer)];
+  const std::int32_t number = slot_layer(layer) >= 0 ? slot_layer(layer) : layers_.dense_number(layer);
   return number * options_.n_seq_slots;  // layers of all sequence slots are consecutive
 }
 
@@ -49,7 +53,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (when == SelectWhen::kNext && lists_as_selected()) return;  // the one for this step has selected for both
   if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
-  std::byte* scratch = scratch_[buffer].data();
+  std::byte* scratch = memory_.scratch[buffer].data();
   if (selects_small_pages()) {
     select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .scored = SlotScore::kEntries}, view_,
                       slot_layer(layer), context);
@@ -97,9 +101,9 @@ CudaRetrieval::Weights CudaRetrieval::keep_top_p(std::int32_t layer, const SlotR
                    .tables = tables(layer),
                    .tables_layer = tables_layer(layer),
                    .scale = scale,
-                   .log_weights = log_weights_.as<float>(),
+                   .log_weights = memory_.log_weights.as<float>(),
                    .stride = weight_stride(),
-                   .scratch = top_p_.data()},
+                   .scratch = memory_.top_p.data()},
                   view_, slot_layer(layer), context);
   return weights();
 }
@@ -126,11 +130,11 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
-  const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
+  const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting() : first + 1;
   const auto close = groups()                           ? close_one_bit_cuda
                      : view_.index.entries.summarised() ? close_summaries_cuda
                                                         : close_unit_entries_cuda;
-  close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()}, view_,
+  close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_.selecting_on_device()}, view_,
         of_heads(pages), context);
 }
 
@@ -141,16 +145,12 @@ void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRow
 
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
   if (in_pages_) return;
-  write_back_cuda(rows, view_, dense_tables_, numbers_device_.as<std::int32_t>(), pages, shape_.n_layers, context);
+  write_back_cuda(rows, view_, dense_.tables(), layers_.numbers_on_device(), pages, shape_.n_layers, context);
 }
 
 std::size_t CudaRetrieval::bytes() const {
-  std::size_t n = lists_ ? lists_->bytes() : 0;
-  for (const DeviceBuffer* b :
-       {&slots_, &index_, &tables_, &queries_, &plans_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_,
-        &local_, &local_blocks_, &shares_, &layer_rows_, &frames_, &log_weights_, &top_p_})
-    n += b->size();
-  return n + (key_index_ ? key_index_->bytes() : 0);
+  return memory_.bytes() + dense_.bytes() + (local_ ? local_->bytes() : 0) + (by_layer_ ? by_layer_->bytes() : 0) +
+         (lists_ ? lists_->bytes() : 0);
 }
 
 }  // namespace mneme

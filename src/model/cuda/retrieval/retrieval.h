@@ -14,53 +14,19 @@
 #include <span>
 #include <vector>
 
-#include "src/cuda/memory.h"
 #include "src/kv/sequence_cache.h"
 #include "src/methods/method_state.h"
-#include "src/model/cuda/retrieval/key_index.h"
-#include "src/model/cuda/retrieval/page_recall.h"
-#include "src/model/cuda/retrieval/retrieval_needs.h"
+#include "src/model/cuda/retrieval/layer_selections.h"
+#include "src/model/cuda/retrieval/local_keys.h"
+#include "src/model/cuda/retrieval/own_pages.h"
+#include "src/model/cuda/retrieval/retrieval_memory.h"
 #include "src/model/cuda/retrieval/unit_lists.h"
-#include "src/model/model.h"
 #include "src/ops/attention/attention_cuda.h"
-#include "src/ops/norm_rope/pointwise_cuda.h"
-#include "src/ops/norm_rope/rope.h"
-#include "src/selection/index/one_bit_cuda.h"
-#include "src/selection/layer/layer_select_cuda.h"
 #include "src/selection/summary/key_frame.h"
-#include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
 
-inline std::int32_t pages_of_tokens(std::int64_t n) {
-  return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
-}
-
-inline std::int32_t whole_pages(std::int32_t n_tokens) {
-  return pages_of_tokens(n_tokens) * kPageTokens;
-}
-
-// How plans are fitted to the device.
-struct CudaFit {
-  float spare = 0;       // cache slots beyond one selection, as a share of it
-  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
-};
-
-struct CudaRetrievalOptions {
-  std::int32_t n_seq_slots = 1;  // sequences with state on the device
-  std::int64_t max_context = 0;  // tokens per sequence
-  CudaFit fit;
-  std::int32_t more_slots = 0;     // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;    // else in mapped host memory
-  std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
-  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
-  float turnover = -1, correction = -1;
-  RecallForm recall_form;
-  std::int32_t delay_us = 0;        // DeviceCache::delay_us
-  const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
-};
-
-class CudaRetrieval {
+class CudaRetrieval : public RetrievalTraits {
  public:
   using Fit = CudaFit;
   using Needs = CudaRetrievalNeeds;
@@ -74,8 +40,6 @@ class CudaRetrieval {
   // kUnsupported.
   CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                 const CudaRetrievalOptions& options);
-  const Needs& needs() const { return needs_; }
-  std::int32_t more_slots() const { return options_.more_slots; }
 
   // Benchmarks, see CudaRetrievalOptions.
   void inject_outcomes(float turnover, float correction, const RecallForm& form);
@@ -120,18 +84,13 @@ class CudaRetrieval {
   // With pages on the device: whether take_prompt() has anything to do.
   bool takes_prompts_in_pages() const { return lists_ != nullptr; }
 
-  // -1: the layer attends everything.
-  std::int32_t slot_layer(std::int32_t layer) const { return number_[static_cast<std::size_t>(layer)]; }
   // Destination of the rows' new tokens besides their pages.
   SlotStore store(std::int32_t layer, const std::int32_t* seq_slots) const;
-  // Whether recall() lists a step's units.
-  bool recalls() const { return !(in_pages_ && by_layer()); }
   // Tables that attention reads, and the index of `layer` in them.
   const KvTables& tables(std::int32_t layer) const {
-    return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
+    return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_.tables();
   }
   std::int32_t tables_layer(std::int32_t layer) const;
-  const DeviceCache& device_cache() const { return view_; }
   // What a sequence slot attends in a layer that selects, since its last prepare().
   struct SeqSlotLayer {
     SelectionPlan plan;
@@ -141,73 +100,40 @@ class CudaRetrieval {
   const SeqSlotLayer& at(std::int32_t seq_slot, std::int32_t layer) const {
     return seq_slots_[static_cast<std::size_t>(seq_slot)].layers[static_cast<std::size_t>(slot_layer(layer))];
   }
-  bool two_parts() const { return needs_.two_parts; }
-  bool by_layer() const { return needs_.keys.by_layer; }
   // Index of a layer with selection per layer.
-  LayerKeys layer_keys(std::int32_t layer) const;
+  LayerKeys layer_keys(std::int32_t layer) const { return by_layer_->keys(layer); }
   // Decode rows: their selections, by queries rotated for the remote part, and the length of the remote part.
   void select_by_layer(std::int32_t layer, const SlotRows& rows, const void* remote_q, std::int32_t* remote_to,
-                       const CudaContext& context);
-  bool pre_rope_keys() const { return needs_.ring_pages > 0; }
+                       const CudaContext& context) {
+    by_layer_->select(layer, rows, remote_q, remote_to, context);
+  }
   // Rotated keys of the local part in `layer`; no pages where keys are stored post-RoPE.
   KeyRing local(std::int32_t layer, const std::int32_t* seq_slots) const {
-    return {.tables = local_tables_,
-            .seq_slots = seq_slots,
-            .layer = layer * options_.n_seq_slots,
-            .pages = needs_.ring_pages};
+    return local_ ? local_->ring(layer, seq_slots) : KeyRing{};
   }
-  bool selects() const { return uses(RetrievalUse::kSelects); }          // some plan selects,
-  bool speculative() const { return uses(RetrievalUse::kSpeculative); }  // and does so one step ahead
-  bool groups() const { return needs_.keys.group_tokens > 0; }           // of 1-bit keys
-  // Whether there is something that close_groups() completes, and whether it must do so before select().
-  bool closes() const { return groups() || needs_.keys.entries != EntryKind::kNone; }
-  bool closes_first() const { return uses(RetrievalUse::kNewest); }
   // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
   void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
-  // Whether select() lists for this step what recall() would.
-  bool lists_as_selected() const { return in_pages_ && selects() && (groups() || scans_sketches()); }
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
-  // Whether select() for the next step reuses the scores of the one for this step. There are two score buffers, used
-  // alternately; each is free once the selection for the next step has ended.
-  bool shares_scores() const { return speculative() && groups() && !in_pages_; }
+  // shares_scores(): there are two buffers of scores, used alternately; each is free once the selection for the next step
+  // has ended.
   int next_scores() const { return 1 - scores_; }
-  // Whether a selection for the next step must start after the one for this step has ended.
-  bool selects_in_sequence() const { return uses(RetrievalUse::kMassGate) || shares_scores(); }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
-  // Whether, after recall(), the rows attend only what keep_top_p() keeps of it: with its weights.
-  bool prunes() const { return uses(RetrievalUse::kPrunes); }
+  // prunes(): what recall() has listed, with these weights.
   struct Weights {
     const float* log_weights = nullptr;  // as DecodeAttentionCuda's
     std::int64_t stride = 0;
   };
-  Weights weights() const { return {log_weights_.as<float>(), weight_stride()}; }
+  Weights weights() const { return {memory_.log_weights.as<float>(), weight_stride()}; }
   // q, lengths: of the rows, as attention takes them.
   Weights keep_top_p(std::int32_t layer, const SlotRows& rows, const void* q, const std::int32_t* lengths, float scale,
                      const CudaContext& context);
-  // Whether hits are attended while recall() fetches the misses: attention with SlotRows::tickets is launched right
-  // after it. Where most heads attend the speculative selection it costs more than it gains (freekv at 128K: 5.21 ms a
-  // step in place of 5.14 without corrections, equal with 20 %).
-  bool merges() const {
-    return options_.recall_form.merged && selects() && !speculative() && !two_parts() && !prunes() &&
-           view_.n_slots > 0 && view_.unit_tokens == kPageTokens;
-  }
-  // Whether the lists of the step before are attended while select() runs for this step, and then again those of flagged
-  // heads, which recall() has written (relisted()). With a gate by mass, where all heads select before one is flagged:
-  // `mneme` at 128K takes 5.8 ms a step in place of 6.1 without corrections (H200), as long as before with 20 %. With a
-  // gate by cosines, whose selection few layers wait for, nothing is gained: 4.88 and 5.74 ms in place of 4.86 and 5.69.
-  bool attends_early() const {
-    return uses(RetrievalUse::kMassGate) && !two_parts() && !prunes() && view_.n_slots > 0 &&
-           view_.unit_tokens == kPageTokens;
-  }
   const std::int32_t* relisted() const { return view_.slots.relisted; }
   ArrivingSlots arriving(const std::int32_t* tickets) const {
     return {tickets, view_.slots.listed_for, view_.slots.arrived_for};
   }
-  // Recall by the host (CudaRetrievalOptions::recall_form), in place of recall() for this step, with the decode rows.
-  // Waits for the stream, so the step cannot be part of a graph.
-  bool recalls_by_host() const { return options_.recall_form.by_host != nullptr; }
+  // recalls_by_host(): in place of recall() for this step, with the decode rows.
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
   // Builds groups of 1-bit keys, or other entries, that the rows' new tokens complete. layer -1: all.
@@ -220,9 +146,9 @@ class CudaRetrieval {
   void count(std::span<const Row> rows);
 
   std::size_t bytes() const;  // all device memory
-  std::size_t slot_bytes() const { return slots_.size(); }
-  std::size_t index_bytes() const { return index_.size() + (key_index_ ? key_index_->bytes() : 0); }
-  std::size_t dense_bytes() const { return dense_.size(); }
+  std::size_t slot_bytes() const { return memory_.slot_bytes(); }
+  std::size_t index_bytes() const { return memory_.index_bytes() + (by_layer_ ? by_layer_->key_bytes() : 0); }
+  std::size_t dense_bytes() const { return dense_.bytes(); }
 
  private:
   struct SeqSlot {
@@ -236,54 +162,23 @@ class CudaRetrieval {
     ClusterUnit clusters;
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
-  bool uses(RetrievalUse use) const { return needs_.uses.has(use); }
-  // CudaRetrievalNeeds::Keys::fused_entries of each kind; pages by boxes as long as one thread block ranks them.
-  bool scans_sketches() const;
-  bool selects_sketch_pages() const;
-  bool selects_small_pages() const;
-  void number_layers();
-  void describe(std::int32_t n_heads);
-  // Of all layers that select and all sequence slots.
-  struct Sizes {
-    std::size_t states = 0, heads = 0;  // (layer, sequence slot); times heads of the cache slots
-    std::size_t listed = 0, slots = 0;  // of a head
-    std::size_t query_bytes = 0;
-  };
-  Sizes sizes() const;
-  void allocate_slots();
-  void allocate_index();
-  void allocate_tables();
-  void allocate_queries();
-  void allocate_shares();
-  void allocate_scratch();
-  void allocate_dense(const Stream& stream);
-  void allocate_ring(const Stream& stream);
-  void send_numbers(const Stream& stream);
-  static UnitEntries entries_of(const Needs::Keys& keys, const KvShape& shape, std::int32_t max_pages);
   static SelectionPlan selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
   SelectionPlan selection_plan_in(const MethodState& method, std::size_t number) const;
-  void fill_ring(std::int32_t seq_slot, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
-                 const CudaContext& context);
   void index_keys(SeqSlot& p, std::int32_t seq_slot, std::int32_t n_tokens, const KvTables& pages,
                   const CudaContext& context);
-  void send_shares(const Row& row, const Stream& stream);
   void count_by_layer(const Row& row);
   TwoParts parts_of(const Plan& plan, const SelectionPlan& selection, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SelectionPlan& selection, std::int32_t n, std::int32_t grouped);
-  std::int64_t weight_stride() const { return std::int64_t{view_.max_listed} * view_.unit_tokens; }
-  std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
   void begin_seq_slot(std::int32_t seq_slot, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
   std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
   std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
-  std::int32_t entry_tokens() const {
-    if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
-    return view_.index.group_tokens > 0 ? view_.index.group_tokens : kPageTokens;
-  }
   void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
+  void copy_dense(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,
+                  std::int32_t stop, const CudaContext& context);
   void build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys, const CudaContext& context);
   // Whether the frames of a sequence slot are refitted once n_tokens are stored: to another number of entries.
   bool refits(const SeqSlot& p, std::int32_t n_tokens) const {
@@ -292,38 +187,21 @@ class CudaRetrieval {
   SeqSlot& seq_slot_of(const SequenceCache& cache, const MethodState& method, std::int32_t seq_slot,
                        const Stream& stream);
 
-  KvShape shape_;
-  CudaRetrievalOptions options_;
-  Needs needs_;
-  bool in_pages_;                     // tokens are attended in their pages
-  int scores_ = 0;                    // shares_scores(): buffer of the last selection
-  std::vector<std::int32_t> number_;  // by layer: index among those that select, else -1
-  std::vector<std::int32_t> dense_number_;
-  std::vector<std::int32_t> selecting_;  // inverse: the model's layers, by index
-  std::int32_t n_selecting_ = 0, n_dense_ = 0;
   // Page tables as the heads of the cache slots read them.
   KvTables of_heads(KvTables pages) const {
     pages.shared_by = view_.shared;
     return pages;
   }
-  std::int32_t n_rows_;  // decode rows of a step, including a graph's padding
-  DeviceCache view_;
-  KvTables slot_tables_, dense_tables_, local_tables_, pages_;
-  DeviceBuffer slots_, index_, tables_, queries_, plans_, counts_, scratch_[2], dense_, dense_blocks_, local_,
-      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_, layer_rows_, log_weights_,
-      top_p_;                                                             // layer_rows_: LayerRows'; top_p_: scratch
-  PinnedBuffer host_counts_, host_plans_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
-  std::optional<CudaKeyIndex> key_index_;
-  // Shared layer budgets, see SelectLayer: of all sequence slots, in one allocation.
-  struct Shares {
-    LayerCut* cuts = nullptr;
-    double *later = nullptr, *pools = nullptr, *thetas = nullptr;
-    std::uint32_t* ranks = nullptr;
-  } shares_view_;
-  PinnedBuffer host_shares_, host_thetas_;
+
+  RetrievalMemory memory_;
+  std::optional<LayerSelections> by_layer_;
+  std::optional<LocalKeys> local_;  // of pre-RoPE keys
+  OwnPages dense_;                  // full copies of layers that attend everything, where pages are in host memory
+  KvTables slot_tables_, pages_;
   std::vector<SeqSlot> seq_slots_;
   std::unique_ptr<PageRecall> host_recall_;
   std::unique_ptr<CudaUnitLists> lists_;  // for units that are lists
+  int scores_ = 0;                        // shares_scores(): buffer of the last selection
 };
 
 }  // namespace mneme

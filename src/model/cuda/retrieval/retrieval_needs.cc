@@ -112,9 +112,9 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
 
 SelectionPlan CudaRetrieval::selection_plan_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
-  const bool by_prompt = plan.recipe.norm && number < selecting_.size();
-  SelectionPlan r = selection_plan_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget,
-                                      options_.fit.unfused);
+  const bool by_prompt = plan.recipe.norm && number < layers_.selecting().size();
+  SelectionPlan r = selection_plan_of(
+      plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget, options_.fit.unfused);
   r.units.tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
   r.injected.turnover = options_.turnover, r.injected.correction = options_.correction;
   return r;

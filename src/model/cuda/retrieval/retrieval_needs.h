@@ -1,10 +1,13 @@
-// What sequences must have in common to share a state on the device (CudaRetrieval), and what it must have for each.
+// What sequences must have in common to share a state on the device (CudaRetrieval), what it must have for each, and
+// what else a state is made with.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "src/model/cuda/retrieval/page_recall.h"
 #include "src/offload/device_cache_cuda.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
@@ -73,6 +76,26 @@ struct CudaRetrievalNeeds {
   bool holds(const CudaRetrievalNeeds& other) const;
   // For a plan without a selection: requirements compatible with `others`.
   CudaRetrievalNeeds beside(const Keys& others) const;
+};
+
+// How plans are fitted to the device.
+struct CudaFit {
+  float spare = 0;       // cache slots beyond one selection, as a share of it
+  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
+};
+
+struct CudaRetrievalOptions {
+  std::int32_t n_seq_slots = 1;  // sequences with state on the device
+  std::int64_t max_context = 0;  // tokens per sequence
+  CudaFit fit;
+  std::int32_t more_slots = 0;     // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;    // else in mapped host memory
+  std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
+  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
+  float turnover = -1, correction = -1;
+  RecallForm recall_form;
+  std::int32_t delay_us = 0;        // DeviceCache::delay_us
+  const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
 };
 
 }  // namespace mneme

@@ -4,6 +4,7 @@
 
 #include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/slot_region.h"
+#include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
 
@@ -65,11 +66,18 @@ void CudaRetrieval::build_summaries(BuildEntries b, std::int32_t stop, const KvT
                      .pages = KeyFrame::pages_for(stop / entry_tokens()),
                      .key_slot = b.key_slot,
                      .key_layer = b.key_layer,
-                     .scratch = frames_.data()},
+                     .scratch = memory_.frames.data()},
                     view_, of_heads(keys), context);
     b.first = 0;
   }
   build_summaries_cuda(b, view_, of_heads(keys), context);
+}
+
+// The pages of tokens [first, stop) of a dense layer.
+void CudaRetrieval::copy_dense(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,
+                               std::int32_t stop, const CudaContext& context) {
+  copy_pages_cuda({dense_.tables(), tables_layer(layer), seq_slot}, from, first / kPageTokens * kPageTokens,
+                  whole_pages(stop), kDenseCtasPerHead, context);
 }
 
 // Clears the sequence slot's previous state.
@@ -89,7 +97,7 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
   const Plan& plan = method.plan();
   SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
   begin_seq_slot(seq_slot, cache, plan, stream);
-  p.layers.resize(std::max<std::size_t>(selecting_.size(), 1));
+  p.layers.resize(std::max<std::size_t>(layers_.selecting().size(), 1));
   bool changed = false;
   SelectionPlan selection;
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
@@ -100,13 +108,13 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
   }
   if (!changed) return p;
   p.decoded = -1;
-  if (selecting_.empty()) return p;
+  if (layers_.selecting().empty()) return p;
   stream.synchronize();  // the host copy may be in flight
-  auto* here = host_plans_.as<SelectionPlan>() + seq_slot;
-  for (std::size_t i = 0; i < selecting_.size(); ++i)
+  auto* here = memory_.host_plans.as<SelectionPlan>() + seq_slot;
+  for (std::size_t i = 0; i < layers_.selecting().size(); ++i)
     here[i * static_cast<std::size_t>(options_.n_seq_slots)] = p.layers[i].plan;
   const std::size_t pitch = static_cast<std::size_t>(options_.n_seq_slots) * sizeof(SelectionPlan);
-  copy_rows(view_.plans + seq_slot, pitch, here, pitch, sizeof(SelectionPlan), selecting_.size(), stream);
+  copy_rows(view_.plans + seq_slot, pitch, here, pitch, sizeof(SelectionPlan), layers_.selecting().size(), stream);
   return p;
 }
 
@@ -120,8 +128,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const std::int32_t number = slot_layer(l);
     if (number < 0 && p.dense != before && !in_pages_)
-      copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, seq_slot, seq_slot,
-                      std::min(p.dense, before) / kPageTokens, pages_of_tokens(before), kDenseCtasPerHead, context);
+      copy_dense(l, seq_slot, {pages, l, seq_slot}, std::min(p.dense, before), before, context);
     if (number >= 0 && !plan.selects()) continue;  // needs no index
     if (number >= 0 && lists_) {
       row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
@@ -149,11 +156,12 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
     SeqSlotLayer& layer = p.layers[i];
     const bool everything = n <= layer.plan.region.budget, reset = !goes_on || everything != layer.everything;
-    const std::int32_t grouped =
-        plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : -1;
-    if (reset && i < selecting_.size())
-      fill_slots_cuda(seq_slot, n, layer.plan, view_, of_heads(pages), selecting_[i], static_cast<std::int32_t>(i),
-                      context);
+    const std::int32_t grouped = plan.lists && i < layers_.selecting().size()
+                                     ? row.method->layer(layers_.selecting()[i]).partition.grouped()
+                                     : -1;
+    if (reset && i < layers_.selecting().size())
+      fill_slots_cuda(seq_slot, n, layer.plan, view_, of_heads(pages), layers_.selecting()[i],
+                      static_cast<std::int32_t>(i), context);
     layer.everything = everything;
     layer.reset = reset ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
     layer.attended = everything    ? n
@@ -161,34 +169,36 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
                                    : attended_by(layer.plan, n, grouped);
   }
   if (by_layer()) {
-    if (key_index_) key_index_->reserve(seq_slot, n, stream);
+    by_layer_->reserve(seq_slot, n, stream);
     index_keys(p, seq_slot, n - 1, pages, context);
-    send_shares(row, stream);
+    by_layer_->send_cut(*row.method, seq_slot, stream);
   }
-  if (pre_rope_keys() && !goes_on) fill_ring(seq_slot, n - 1, plan.rules.recent, pages, context);
+  if (local_ && !goes_on) local_->fill(seq_slot, n - 1, plan.rules.recent, pages, context);
   p.decoded = n;
   row.reset = p.layers.front().reset, row.attended_tokens = p.layers.front().attended;
   if (two_parts()) row.parts = parts_of(plan, p.layers.front().plan, n);
-  if (layer_rows_.size() == 0) return;
-  auto* rows = host_layer_rows_.as<std::int32_t>() + row.number;
-  for (std::size_t i = 0; i < selecting_.size(); ++i) {
+  if (memory_.layer_rows.size() == 0) return;
+  auto* rows = memory_.host_layer_rows.as<std::int32_t>() + row.number;
+  for (std::size_t i = 0; i < layers_.selecting().size(); ++i) {
     const std::size_t all = static_cast<std::size_t>(n_rows_), at = i * all;
-    rows[at] = p.layers[i].reset, rows[selecting_.size() * all + at] = p.layers[i].attended;
+    rows[at] = p.layers[i].reset, rows[layers_.selecting().size() * all + at] = p.layers[i].attended;
   }
 }
 
 void CudaRetrieval::begin_rows() {
-  if (layer_rows_.size() > 0) std::fill_n(host_layer_rows_.data(), layer_rows_.size(), std::byte{});
+  if (memory_.layer_rows.size() > 0)
+    std::fill_n(memory_.host_layer_rows.data(), memory_.layer_rows.size(), std::byte{});
 }
 
 void CudaRetrieval::send_rows(const Stream& stream) {
-  if (layer_rows_.size() > 0) copy_bytes(layer_rows_.data(), host_layer_rows_.data(), layer_rows_.size(), stream);
+  if (memory_.layer_rows.size() > 0)
+    copy_bytes(memory_.layer_rows.data(), memory_.host_layer_rows.data(), memory_.layer_rows.size(), stream);
 }
 
 CudaRetrieval::LayerRows CudaRetrieval::layer_rows(std::int32_t layer) const {
-  if (layer_rows_.size() == 0) return {};
-  const std::int32_t *reset = layer_rows_.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
-                     *attended = reset + std::int64_t{n_selecting_} * n_rows_;
+  if (memory_.layer_rows.size() == 0) return {};
+  const std::int32_t *reset = memory_.layer_rows.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
+                     *attended = reset + std::int64_t{n_selecting()} * n_rows_;
   return {reset, attended};
 }
 
@@ -209,20 +219,19 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
   }
   // prepare() fills in what is missing of earlier tokens.
   const bool dense = number < 0;
-  if (!dense && key_index_) {
-    copy_keys_cuda(keys, t.key_slot, t.key_layer, layer_keys(layer), t.seq_slot, begin, stop, context);
-    if (number + 1 == n_selecting_) p.indexed = n_tokens / kPageTokens * kPageTokens;
+  if (!dense && by_layer_ && by_layer_->copies_keys()) {
+    by_layer_->copy_keys(layer, t.seq_slot, {keys, t.key_layer, t.key_slot}, begin, stop, context);
+    if (number + 1 == n_selecting()) p.indexed = n_tokens / kPageTokens * kPageTokens;
     return;
   }
   if (dense ? in_pages_ || p.dense < begin * kPageTokens : p.indexed < t.first / entry_tokens() * entry_tokens())
     return;
   if (dense) {
-    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, t.key_layer, t.seq_slot, t.key_slot, begin, stop,
-                    kDenseCtasPerHead, context);
-    if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
+    copy_dense(layer, t.seq_slot, {keys, t.key_layer, t.key_slot}, t.first, n_tokens, context);
+    if (layers_.dense_number(layer) + 1 == layers_.n_dense()) p.dense = n_tokens;
   } else {
     build_index(t.seq_slot, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
-    if (number + 1 == n_selecting_) p.indexed = n_tokens, p.framed = KeyFrame::pages_for(n_tokens / entry_tokens());
+    if (number + 1 == n_selecting()) p.indexed = n_tokens, p.framed = KeyFrame::pages_for(n_tokens / entry_tokens());
   }
 }
 

@@ -61,7 +61,7 @@ void CudaRetrievalSet::shrink(const CudaRetrievalSetup& setup) {
   std::vector<CudaRetrieval::Needs> grown;
   std::vector<std::size_t> numbers;  // in active_
   for (std::size_t i = 0; i < active_.size(); ++i)
-    if (active_[i] != nullptr && active_[i]->more_slots() > 0) {
+    if (active_[i] != nullptr && active_[i]->options().more_slots > 0) {
       grown.push_back(active_[i]->needs()), numbers.push_back(i);
       active_[i] = nullptr;
     }

@@ -6,9 +6,10 @@
 namespace mneme {
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
-  copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
-  if (host_units_.size() > 0) copy_bytes(host_units_.data(), view_.index.lists.n_units, host_units_.size(), stream);
-  if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
+  copy_bytes(memory_.host_counts.data(), memory_.counts.data(), memory_.counts.size(), stream);
+  if (memory_.host_units.size() > 0)
+    copy_bytes(memory_.host_units.data(), view_.index.lists.n_units, memory_.host_units.size(), stream);
+  if (by_layer_) by_layer_->fetch(stream);
 }
 
 // Counters gained by a step in a layer that selects.
@@ -41,7 +42,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
 
 // What the CPU's method would record after this step, except what a selection by all keys does not use.
 void CudaRetrieval::count_by_layer(const Row& row) {
-  const double* thetas = host_thetas_.as<double>() + std::int64_t{row.seq_slot} * n_selecting_;
+  const double* thetas = by_layer_->entropies(row.seq_slot);
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const std::int32_t c = slot_layer(l);
     if (c < 0) continue;
@@ -57,10 +58,10 @@ void CudaRetrieval::count_by_layer(const Row& row) {
 }
 
 void CudaRetrieval::count(std::span<const Row> rows) {
-  const auto* now = host_counts_.as<SlotCounts>();
+  const auto* now = memory_.host_counts.as<SlotCounts>();
   for (const Row& row : rows) {
     SeqSlot& p = seq_slots_[static_cast<std::size_t>(row.seq_slot)];
-    p.counts.resize(static_cast<std::size_t>(n_selecting_));
+    p.counts.resize(static_cast<std::size_t>(n_selecting()));
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
       ++s.steps;

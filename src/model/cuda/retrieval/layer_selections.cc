@@ -1,0 +1,74 @@
+#include "src/model/cuda/retrieval/layer_selections.h"
+
+#include <cstring>
+
+namespace mneme {
+
+LayerSelections::LayerSelections(const RetrievalTraits& traits, const KvTables& pages)
+    : traits_(traits), pages_(pages) {
+  const CudaRetrievalOptions& options = traits.options();
+  const auto seq_slots = static_cast<std::size_t>(options.n_seq_slots),
+             layers = static_cast<std::size_t>(traits.n_selecting()), doubles = seq_slots * layers * sizeof(double);
+  ArenaLayout arrays;
+  arrays.add(cuts_, seq_slots * sizeof(LayerCut));
+  arrays.add(later_, doubles);
+  arrays.add(thetas_, doubles);
+  arrays.add(pools_, seq_slots * sizeof(double));
+  arrays.add(ranks_, static_cast<std::size_t>(traits.n_rows()) * rank_stride() * 4);
+  shares_ = DeviceBuffer(arrays.total(), "scores of pages");
+  arrays.assign(shares_.data());
+  host_cuts_ = PinnedBuffer(seq_slots * (sizeof(LayerCut) + layers * sizeof(double)));
+  host_thetas_ = PinnedBuffer(doubles);
+  if (!options.pages_on_device)
+    copies_.emplace(traits.shape(), traits.n_selecting(), options.n_seq_slots, options.max_context);
+}
+
+LayerKeys LayerSelections::keys(std::int32_t layer) const {
+  if (copies_) return copies_->keys(traits_.slot_layer(layer));
+  return {.pages = pages_, .layer = layer};
+}
+
+void LayerSelections::reserve(std::int32_t seq_slot, std::int64_t n_tokens, const Stream& stream) {
+  if (copies_) copies_->reserve(seq_slot, n_tokens, stream);
+}
+
+void LayerSelections::copy_keys(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,
+                                std::int32_t stop, const CudaContext& context) {
+  copy_keys_cuda(from.tables, from.slot, from.layer, keys(layer), seq_slot, first, stop, context);
+}
+
+void LayerSelections::send_cut(MethodState& method, std::int32_t seq_slot, const Stream& stream) {
+  const std::int32_t layers = traits_.n_selecting();
+  const std::size_t bytes = static_cast<std::size_t>(layers) * sizeof(double);
+  std::byte* here = host_cuts_.data() + static_cast<std::size_t>(seq_slot) * (sizeof(LayerCut) + bytes);
+  auto* later = reinterpret_cast<double*>(here);
+  LayerCut cut;
+  if (const EntropyCut* shares = method.cut()) {
+    cut = {.k = method.plan().layer_selection->n_units, .n_layers = layers, .reversed = shares->reversed()};
+    for (std::int32_t l = 0; l < layers; ++l) later[l] = shares->later(l);
+    copy_bytes(later_ + std::int64_t{seq_slot} * layers, later, bytes, stream);
+  }
+  std::memcpy(here + bytes, &cut, sizeof(cut));
+  copy_bytes(cuts_ + seq_slot, here + bytes, sizeof(cut), stream);
+}
+
+void LayerSelections::select(std::int32_t layer, const SlotRows& rows, const void* remote_q, std::int32_t* remote_to,
+                             const CudaContext& context) {
+  select_layer_cuda({.keys = keys(layer),
+                     .rows = rows,
+                     .remote_q = remote_q,
+                     .ranks = ranks_,
+                     .rank_stride = static_cast<std::int64_t>(rank_stride()),
+                     .remote_to = remote_to,
+                     .cuts = cuts_,
+                     .later = later_,
+                     .pools = pools_,
+                     .thetas = thetas_},
+                    traits_.device_cache(), traits_.slot_layer(layer), context);
+}
+
+void LayerSelections::fetch(const Stream& stream) {
+  copy_bytes(host_thetas_.data(), thetas_, host_thetas_.size(), stream);
+}
+
+}  // namespace mneme

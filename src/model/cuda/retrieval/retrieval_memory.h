@@ -1,0 +1,44 @@
+// Memory of a device cache: its index, cache slots and tables, queries, plans, scratch; and copies of some on the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/memory.h"
+#include "src/model/cuda/retrieval/retrieval_traits.h"
+
+namespace mneme {
+
+class RetrievalMemory {
+ public:
+  // Allocates, and writes the addresses to `view`, which `traits` describes. Errors  kResource.
+  RetrievalMemory(const RetrievalTraits& traits, DeviceCache& view);
+
+  std::size_t bytes() const;  // on the device
+  std::size_t slot_bytes() const { return slots_.size(); }
+  std::size_t index_bytes() const { return index_.size(); }
+
+  DeviceBuffer plans, counts;
+  DeviceBuffer scratch[2];          // of selections that may overlap
+  DeviceBuffer frames;              // scratch: keys that frames are fitted to
+  DeviceBuffer log_weights, top_p;  // of listed tokens; scratch
+  DeviceBuffer layer_rows;          // CudaRetrieval::LayerRows: [2][layers that select][n_rows]
+  PinnedBuffer host_counts, host_plans, host_layer_rows;
+  PinnedBuffer host_units;  // UnitLists::n_units
+
+ private:
+  // Of all layers that select and all sequence slots.
+  struct Sizes {
+    std::size_t states = 0, heads = 0;  // (layer, sequence slot); times heads of the cache slots
+    std::size_t listed = 0, slots = 0;  // of a head
+    std::size_t query_bytes = 0;
+  };
+  void allocate_index(const RetrievalTraits& t, const Sizes& n, UnitIndexes& index);
+  void allocate_tables(const RetrievalTraits& t, const Sizes& n, DeviceCache& view);
+  void allocate_queries(const RetrievalTraits& t, const Sizes& n, DeviceCache& view);
+  void allocate_scratch(const RetrievalTraits& t);
+
+  DeviceBuffer slots_, index_, tables_, queries_;
+};
+
+}  // namespace mneme

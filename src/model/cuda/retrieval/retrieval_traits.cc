@@ -1,0 +1,104 @@
+#include "src/model/cuda/retrieval/retrieval_traits.h"
+
+#include <algorithm>
+
+#include "src/model/cuda/retrieval/own_pages.h"
+#include "src/model/cuda/retrieval/unit_lists.h"
+#include "src/selection/index/unit_entries_cuda.h"
+#include "src/selection/summary/key_frame.h"
+#include "src/selection/summary/summary_cuda.h"
+
+namespace mneme {
+namespace {
+
+bool attends_in_pages(const CudaRetrievalNeeds::Keys& keys, const CudaRetrievalOptions& options) {
+  return options.pages_on_device && (keys.of_tokens() || keys.by_layer);
+}
+
+UnitEntries entries_of(const CudaRetrievalNeeds::Keys& keys, const KvShape& shape, std::int32_t max_pages) {
+  const std::int32_t tokens = keys.entry_tokens, rank = keys.entry_rank;
+  UnitEntries e{.kind = keys.entries, .tokens = tokens, .rank = rank};
+  e.bytes = e.summarised() ? summary_entry_bytes(e.kind, shape.head_dim, tokens, rank)
+                           : unit_entry_bytes(e.kind, shape.head_dim, tokens);
+  e.most = (max_pages * kPageTokens + tokens - 1) / tokens;
+  if (e.summarised()) e.frame_floats = summary_frame_floats(e.kind, shape.head_dim, rank);
+  return e;
+}
+
+}  // namespace
+
+RetrievalLayers::RetrievalLayers(const std::vector<bool>& dense) {
+  std::int32_t n_dense = 0;
+  for (const bool everything : dense) {
+    numbers_.push_back(everything ? -1 - n_dense++ : n_selecting());
+    if (!everything) selecting_.push_back(static_cast<std::int32_t>(numbers_.size()) - 1);
+  }
+  std::vector<std::int32_t> both = numbers_;
+  both.insert(both.end(), selecting_.begin(), selecting_.end());
+  const Stream stream = Stream::make();
+  on_device_ = DeviceBuffer(both.size() * sizeof(std::int32_t), "numbers of layers");
+  copy_bytes(on_device_.data(), both.data(), on_device_.size(), stream);
+  stream.synchronize();
+}
+
+RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, CudaRetrievalNeeds needs,
+                                 const CudaRetrievalOptions& options)
+    : shape_(shape),
+      options_(options),
+      needs_(std::move(needs)),
+      in_pages_(attends_in_pages(needs_.keys, options)),
+      n_rows_((options.n_seq_slots + 7) / 8 * 8),
+      layers_(needs_.dense) {
+  const std::int32_t shared = needs_.keys.by_query_head ? n_heads / shape.n_kv_heads : 1;
+  view_ = {.n_layers = n_selecting(),
+           .n_seq_slots = options.n_seq_slots,
+           .n_kv_heads = shape.n_kv_heads * shared,
+           .n_heads = n_heads,
+           .head_dim = shape.head_dim,
+           .shared = shared,
+           .unit_tokens = needs_.keys.of_tokens() ? 1 : kPageTokens,
+           .n_slots = in_pages_ ? 0 : needs_.n_slots + options.more_slots,
+           .max_pages = pages_of_tokens(options.max_context) + 1,  // selections cover one more token
+           .max_listed = needs_.max_listed,
+           .select_tokens = needs_.keys.select_tokens,
+           .fetch = needs_.fetch,
+           .f16 = shape.dtype == DType::kF16,
+           .codes = kv_codes_of(shape.dtype),
+           .slots = {},
+           .index = {},
+           .selection = {},
+           .delay_us = options.delay_us};
+  describe_index();
+  expect_slots_cuda(view_);
+}
+
+void RetrievalTraits::describe_index() {
+  const CudaRetrievalNeeds::Keys& keys = needs_.keys;
+  UnitIndexes& index = view_.index;
+  if (groups()) index.group_tokens = keys.group_tokens, index.mean_abs = keys.mean_abs;
+  if (keys.entries != EntryKind::kNone) index.entries = entries_of(keys, shape_, view_.max_pages);
+  if (keys.list_tokens > 0) {
+    index.lists.max_units = CudaUnitLists::most_units(keys.list_tokens, options_.max_context);
+    index.lists.max_tokens = view_.max_pages * kPageTokens;
+  }
+  view_.selection.whole_attention = uses(RetrievalUse::kWholeAttention);
+}
+
+bool RetrievalTraits::scans_sketches() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && needs_.keys.by_token &&
+         needs_.keys.select_tokens == 1;
+}
+bool RetrievalTraits::selects_sketch_pages() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && !scans_sketches();
+}
+bool RetrievalTraits::selects_small_pages() const {
+  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
+         select_pages_takes(view_, SlotScore::kEntries);
+}
+
+std::int32_t RetrievalTraits::entry_tokens() const {
+  if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
+  return groups() ? needs_.keys.group_tokens : kPageTokens;
+}
+
+}  // namespace mneme
