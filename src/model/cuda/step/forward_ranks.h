@@ -22,8 +22,7 @@ class ForwardRanks {
   // Call once the arena has assigned its addresses.
   void take_own_rows();
 
-  bool share_heads() const { return heads_ != nullptr; }    // and every layer is a part
-  bool share_layers() const { return stages_ != nullptr; }  // which are whole
+  bool share_heads() const { return heads_ != nullptr; }  // each has a part of every layer
   bool is_first_stage() const { return stages_ == nullptr || stages_->ranks().rank() == 0; }
   // The last stage has the head; ranks that share heads have a part of it each.
   bool is_last_stage() const { return stages_ == nullptr || stages_->ranks().rank() + 1 == stages_->ranks().size(); }
