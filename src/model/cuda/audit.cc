@@ -34,8 +34,8 @@ CudaAudit::CudaAudit(const KvShape& shape, std::int32_t n_heads, float scale, st
     : shape_(shape), n_heads_(n_heads), scale_(scale), every_(every) {}
 
 std::size_t CudaAudit::bytes() const {
-  std::size_t n = 0;
-  for (const DeviceBuffer* b : {&queries_, &numbers_, &ring_blocks_, &out_, &lse_, &mass_, &scratch_}) n += b->size();
+  std::size_t n = one_.numbers.size() + one_.ring_blocks.size();
+  for (const DeviceBuffer* b : {&queries_, &one_.out, &one_.lse, &one_.mass, &one_.scratch}) n += b->size();
   return n;
 }
 
@@ -61,18 +61,17 @@ void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   grow(queries_, items * 2 * q_bytes(), kWhat);
   std::int32_t tokens = 0;
   for (const Row& r : rows_) tokens = std::max(tokens, r.method.cache->length());
-  if (tokens > stride_) {
+  if (tokens > one_.stride) {
     constexpr std::int32_t kStep = 1024;
-    stride_ = (tokens + tokens / 4) / kStep * kStep + kStep;
-    grow(mass_, n_heads * static_cast<std::size_t>(stride_) * sizeof(float), kWhat);
-    grow(host_mass_, 2 * n_heads * static_cast<std::size_t>(stride_) * sizeof(float));
+    one_.stride = (tokens + tokens / 4) / kStep * kStep + kStep;
+    grow(one_.mass, n_heads * static_cast<std::size_t>(one_.stride) * sizeof(float), kWhat);
+    grow(one_.host_mass, 2 * n_heads * static_cast<std::size_t>(one_.stride) * sizeof(float));
   }
-  grow(numbers_, kNumbers * sizeof(std::int32_t), kWhat);
-  grow(host_numbers_, kNumbers * sizeof(std::int32_t));
-  grow(out_, q_bytes(), kWhat), grow(host_out_, 2 * q_bytes());
-  grow(lse_, n_heads * sizeof(float), kWhat), grow(host_lse_, 2 * n_heads * sizeof(float));
+  one_.numbers.grow(kNumbers * sizeof(std::int32_t), kWhat);
+  grow(one_.out, q_bytes(), kWhat), grow(one_.host_out, 2 * q_bytes());
+  grow(one_.lse, n_heads * sizeof(float), kWhat), grow(one_.host_lse, 2 * n_heads * sizeof(float));
   const std::size_t ring = heads * static_cast<std::size_t>(retrieval.needs().ring_pages) * sizeof(std::int32_t);
-  if (ring > 0) grow(ring_blocks_, ring, kWhat), grow(host_blocks_, ring);
+  if (ring > 0) one_.ring_blocks.grow(ring, kWhat);
 }
 
 CudaAudit::Copies CudaAudit::copies_of(std::size_t row, std::int32_t layer) const {
@@ -116,7 +115,7 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
   }
 }
 
-// Fills attended_ for a KV head; returns the number of tokens.
+// Fills one_.attended for a KV head; returns the number of tokens.
 std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                              const CudaRetrieval& retrieval) {
   const DeviceCache& cache = retrieval.device_cache();
@@ -141,7 +140,7 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
     if (slot >= sinks + window) return c.unit_of[std::int64_t{kv_head} * n_slots_ + slot];
     return stop - 1 - (stop - 1 - static_cast<std::int32_t>(slot - sinks)) % window;  // the last unit with this slot
   };
-  attended_.assign(static_cast<std::size_t>(n), 0);
+  one_.attended.assign(static_cast<std::size_t>(n), 0);
   // With two-part attention the list is the remote part.
   const bool parts = retrieval.two_parts();
   const std::int32_t n_listed = parts ? *c.remote_to : retrieval.at(row.method.seq_slot, layer).attended;
@@ -155,12 +154,12 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
                 "entry {} of {} tokens that layer {}, KV head {} attends of {} is {}, unit {} of {} tokens ({} slots)",
                 i, n_listed, layer, kv_head, n, listed[i], u, unit, n_slots_);
     for (std::int32_t t = 0; t < take; ++t)
-      attended_[static_cast<std::size_t>(u * unit + t)] = weights == nullptr || weights[at + t] == 0 ? 1 : 0;
+      one_.attended[static_cast<std::size_t>(u * unit + t)] = weights == nullptr || weights[at + t] == 0 ? 1 : 0;
   }
   if (parts)
-    std::fill(attended_.begin() + region_at(row.method.method->plan().rules, n).recent_from, attended_.end(),
+    std::fill(one_.attended.begin() + region_at(row.method.method->plan().rules, n).recent_from, one_.attended.end(),
               std::uint8_t{1});
-  return std::count(attended_.begin(), attended_.end(), std::uint8_t{1});
+  return std::count(one_.attended.begin(), one_.attended.end(), std::uint8_t{1});
 }
 
 // The ring of rotated keys as a table that starts with its first page.
@@ -173,9 +172,9 @@ CudaAudit::Part CudaAudit::local_part(const Row& row, std::int32_t layer, const 
             .begin = from - first * kPageTokens,
             .end = n - first * kPageTokens,
             .position = first * kPageTokens};
-  part.tables.blocks = ring_blocks_.as<std::int32_t>();
+  part.tables.blocks = one_.ring_blocks.device.as<std::int32_t>();
   part.tables.sequence_stride = std::int64_t{shape_.n_kv_heads} * ring.pages;
-  auto* blocks = host_blocks_.as<std::int32_t>();
+  auto* blocks = one_.ring_blocks.host.as<std::int32_t>();
   for (std::int32_t head = 0; head < shape_.n_kv_heads; ++head) {
     // The ring's own table: block i is entry i.
     const std::int64_t base = row.method.seq_slot * ring.tables.sequence_stride +
@@ -183,39 +182,38 @@ CudaAudit::Part CudaAudit::local_part(const Row& row, std::int32_t layer, const 
     for (std::int32_t i = 0; i < ring.pages; ++i)
       blocks[head * ring.pages + i] = static_cast<std::int32_t>(base + (first + i) % ring.pages);
   }
-  copy_bytes(ring_blocks_.data(), blocks,
-             static_cast<std::size_t>(shape_.n_kv_heads * ring.pages) * sizeof(std::int32_t), stream);
+  one_.ring_blocks.send(static_cast<std::size_t>(shape_.n_kv_heads * ring.pages) * sizeof(std::int32_t), stream);
   return part;
 }
 
 // Full attention over a part, and each token's share of it. Waits for the stream.
 void CudaAudit::measure_part(const Part& part, std::size_t number, const Stream& stream) {
   const CudaContext context{.stream = stream.get()};
-  if (scratch_.size() == 0) {
-    scratch_ = DeviceBuffer(decode_attention_scratch_bytes(1, shape_.n_kv_heads, shape_.head_dim), kWhat);
-    set_bytes(scratch_.data(), 0, scratch_.size(), stream);
+  if (one_.scratch.size() == 0) {
+    one_.scratch = DeviceBuffer(decode_attention_scratch_bytes(1, shape_.n_kv_heads, shape_.head_dim), kWhat);
+    set_bytes(one_.scratch.data(), 0, one_.scratch.size(), stream);
   }
-  auto* numbers = host_numbers_.as<std::int32_t>();
+  auto* numbers = one_.numbers.host.as<std::int32_t>();
   numbers[0] = part.slot, numbers[1] = part.end, numbers[2] = part.begin;
-  copy_bytes(numbers_.data(), numbers, kNumbers * sizeof(std::int32_t), stream);
-  const auto* there = numbers_.as<std::int32_t>();
+  one_.numbers.send(kNumbers * sizeof(std::int32_t), stream);
+  const auto* there = one_.numbers.device.as<std::int32_t>();
   attend_decode_cuda({.q = part.q,
                       .slots = there,
                       .lengths = there + 1,
                       .begins = there + 2,
-                      .out = out_.data(),
-                      .lse = lse_.as<float>(),
+                      .out = one_.out.data(),
+                      .lse = one_.lse.as<float>(),
                       .n = 1,
                       .n_heads = n_heads_,
                       .scale = scale_,
-                      .scratch = scratch_.data()},
+                      .scratch = one_.scratch.data()},
                      part.tables, part.layer, context);
   attention_mass_cuda({.q = part.q,
                        .slots = there,
                        .lengths = there + 1,
-                       .lse = lse_.as<float>(),
-                       .mass = mass_.as<float>(),
-                       .mass_stride = stride_,
+                       .lse = one_.lse.as<float>(),
+                       .mass = one_.mass.as<float>(),
+                       .mass_stride = one_.stride,
                        .n = 1,
                        .n_rows = 1,
                        .n_heads = n_heads_,
@@ -223,33 +221,34 @@ void CudaAudit::measure_part(const Part& part, std::size_t number, const Stream&
                        .scale = scale_,
                        .by = MassBy::kQueryHead},
                       part.tables, part.layer, context);
-  const auto heads = static_cast<std::size_t>(n_heads_), floats = heads * static_cast<std::size_t>(stride_);
-  copy_bytes(host_out_.data() + number * q_bytes(), out_.data(), q_bytes(), stream);
-  copy_bytes(host_lse_.as<float>() + number * heads, lse_.data(), heads * sizeof(float), stream);
-  copy_bytes(host_mass_.as<float>() + number * floats, mass_.data(), floats * sizeof(float), stream);
+  const auto heads = static_cast<std::size_t>(n_heads_), floats = heads * static_cast<std::size_t>(one_.stride);
+  copy_bytes(one_.host_out.data() + number * q_bytes(), one_.out.data(), q_bytes(), stream);
+  copy_bytes(one_.host_lse.as<float>() + number * heads, one_.lse.data(), heads * sizeof(float), stream);
+  copy_bytes(one_.host_mass.as<float>() + number * floats, one_.mass.data(), floats * sizeof(float), stream);
   stream.synchronize();
 }
 
-// probabilities_ and truth_ of a row over its parts.
+// one_.probabilities and one_.truth of a row over its parts.
 void CudaAudit::measure(std::span<const Part> parts, std::int32_t n_tokens, const Stream& stream) {
   for (std::size_t i = 0; i < parts.size(); ++i) measure_part(parts[i], i, stream);
   const auto heads = static_cast<std::size_t>(n_heads_), d = static_cast<std::size_t>(shape_.head_dim),
-             n = static_cast<std::size_t>(n_tokens), stride = static_cast<std::size_t>(stride_);
-  probabilities_.assign(heads * n, 0);
-  truth_.assign(heads * d, 0);
+             n = static_cast<std::size_t>(n_tokens), stride = static_cast<std::size_t>(one_.stride);
+  one_.probabilities.assign(heads * n, 0);
+  one_.truth.assign(heads * d, 0);
   for (std::size_t h = 0; h < heads; ++h) {
-    const auto lse = [&](std::size_t i) { return static_cast<double>(host_lse_.as<float>()[i * heads + h]); };
+    const auto lse = [&](std::size_t i) { return static_cast<double>(one_.host_lse.as<float>()[i * heads + h]); };
     double most = lse(0), sum = 0;
     for (std::size_t i = 1; i < parts.size(); ++i) most = std::max(most, lse(i));
     for (std::size_t i = 0; i < parts.size(); ++i) sum += std::exp(lse(i) - most);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const Part& part = parts[i];
       const double share = parts.size() == 1 ? 1 : std::exp(lse(i) - most) / sum;
-      const bf16* out = reinterpret_cast<const bf16*>(host_out_.data() + i * q_bytes()) + h * d;
-      for (std::size_t c = 0; c < d; ++c) truth_[h * d + c] += share * static_cast<double>(static_cast<float>(out[c]));
-      const float* mass = host_mass_.as<float>() + (i * heads + h) * stride;
+      const bf16* out = reinterpret_cast<const bf16*>(one_.host_out.data() + i * q_bytes()) + h * d;
+      for (std::size_t c = 0; c < d; ++c)
+        one_.truth[h * d + c] += share * static_cast<double>(static_cast<float>(out[c]));
+      const float* mass = one_.host_mass.as<float>() + (i * heads + h) * stride;
       for (std::int32_t t = part.begin; t < part.end; ++t)
-        probabilities_[h * n + static_cast<std::size_t>(part.position + t)] =
+        one_.probabilities[h * n + static_cast<std::size_t>(part.position + t)] =
             static_cast<float>(share * static_cast<double>(mass[t]));
     }
   }
@@ -272,16 +271,16 @@ void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& p
   measure(std::span(parts).first(n_parts), n, stream);
   const Copies c = copies_of(r, layer);
   double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < truth_.size(); ++i) {
-    difference += std::pow(static_cast<double>(static_cast<float>(c.out[i])) - truth_[i], 2);
-    norm += std::pow(truth_[i], 2);
+  for (std::size_t i = 0; i < one_.truth.size(); ++i) {
+    difference += std::pow(static_cast<double>(static_cast<float>(c.out[i])) - one_.truth[i], 2);
+    norm += std::pow(one_.truth[i], 2);
   }
   LayerStats& stats = row.method.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::size_t each = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   for (std::int32_t m = 0; m < slot_heads_; ++m) {
     const std::int64_t attended = mark(row, layer, m, c, retrieval);
-    const AuditedHead head = audit_head(std::span(probabilities_).subspan(static_cast<std::size_t>(m) * each, each),
-                                        group, attended_, attended, scratch_here_);
+    const AuditedHead head = audit_head(std::span(one_.probabilities).subspan(static_cast<std::size_t>(m) * each, each),
+                                        group, one_.attended, attended, one_.counting);
     stats.audit.recall += head.recall;
     stats.audit.mass += head.mass;
   }

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "src/cuda/memory.h"
+#include "src/cuda/mirrored_buffer.h"
 #include "src/methods/stats/audit.h"
 #include "src/model/cuda/retrieval/retrieval.h"
 #include "src/tensor/half.h"
@@ -65,6 +65,17 @@ class CudaAudit {
     std::int32_t begin = 0, end = 0;  // token range of the tables
     std::int32_t position = 0;        // of their first token
   };
+  // Full attention of one (row, layer).
+  struct Measured {
+    std::int32_t stride = 0;  // capacity in tokens
+    MirroredBuffer numbers, ring_blocks;
+    DeviceBuffer out, lse, mass, scratch;
+    PinnedBuffer host_out, host_lse, host_mass;  // for up to two parts
+    std::vector<float> probabilities;            // [n_heads, n]
+    std::vector<double> truth;                   // [n_heads, D]
+    std::vector<std::uint8_t> attended;
+    AuditScratch counting;
+  };
   Copies copies_of(std::size_t row, std::int32_t layer) const;
   std::byte* query(std::size_t row, std::int32_t layer, bool remote) const;
   std::int64_t mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
@@ -85,15 +96,7 @@ class CudaAudit {
   std::size_t copy_bytes_ = 0;                                  // of a (row, layer) on the host
   DeviceBuffer queries_;                                        // [rows][layers][2][n_heads, D] bf16: local, remote
   PinnedBuffer copies_;
-
-  // ---- one (row, layer)
-  std::int32_t stride_ = 0;  // capacity in tokens
-  DeviceBuffer numbers_, ring_blocks_, out_, lse_, mass_, scratch_;
-  PinnedBuffer host_numbers_, host_blocks_, host_out_, host_lse_, host_mass_;  // for up to two parts
-  std::vector<float> probabilities_;                                           // [n_heads, n]
-  std::vector<double> truth_;                                                  // [n_heads, D]
-  std::vector<std::uint8_t> attended_;
-  AuditScratch scratch_here_;
+  Measured one_;
 };
 
 }  // namespace mneme

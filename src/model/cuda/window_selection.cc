@@ -63,8 +63,8 @@ void CudaWindowSelection::send(const Stream& stream) {
   for (const Prompt& p : prompts_)
     most_windows = std::max(most_windows, p.n_windows), most_rows = std::max(most_rows, p.n_rows);
   const auto most = static_cast<std::size_t>(most_windows);
-  grow(windows_device_, bytes, "windows of prompts");
-  grow(moments_, moments, "moments of queries");
+  windows_sent_.grow(bytes, "windows of prompts");
+  moments_.grow(moments, "moments of queries");
   grow(scratch_, window_probe_scratch_bytes(most_windows, most_rows, static_cast<std::int32_t>(width())),
        "moments of windows");
   grow(probes_, most * static_cast<std::size_t>(shape_.n_kv_heads * shape_.head_dim) * sizeof(float), "probes");
@@ -72,32 +72,29 @@ void CudaWindowSelection::send(const Stream& stream) {
   grow(units_, most * static_cast<std::size_t>(unit_stride_) * 4, "selected pages");
   grow(n_units_, most * 4, "selected pages");
   if (std::any_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.shares; })) {
-    const std::size_t shares = static_cast<std::size_t>(shape_.n_layers) * n * sizeof(WindowShare);
     grow(whole_, most * width() * sizeof(float), "probes");
     grow(pools_, n * sizeof(double), "shared budgets");
-    grow(shares_, shares, "entropies of scores");
-    if (host_shares_.size() < shares) host_shares_ = PinnedBuffer(shares);
+    shares_.grow(static_cast<std::size_t>(shape_.n_layers) * n * sizeof(WindowShare), "entropies of scores");
   }
-  if (host_windows_.size() < bytes) host_windows_ = PinnedBuffer(bytes);
-  if (host_moments_.size() < moments) host_moments_ = PinnedBuffer(moments);
-  std::memcpy(host_windows_.data(), windows_.data(), bytes);
-  copy_bytes(windows_device_.data(), host_windows_.data(), bytes, stream);
+  std::memcpy(windows_sent_.host.data(), windows_.data(), bytes);
+  windows_sent_.send(bytes, stream);
   for (std::size_t i = 0; i < prompts_.size(); ++i)
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       if (prompts_[i].method->plan().dense_layer(l)) continue;
       const ChannelMoments& m = prompts_[i].method->layer(l).memory->moments;
-      auto* to = host_moments_.as<double>() + i * moments_each() + moments_of(l);
+      auto* to = moments_.host.as<double>() + i * moments_each() + moments_of(l);
       std::copy(m.means().begin(), m.means().end(), to);
       std::copy(m.squares().begin(), m.squares().end(), to + width());
     }
-  copy_bytes(moments_.data(), host_moments_.data(), moments, stream);
+  moments_.send(moments, stream);
 }
 
 void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const CudaContext& context) {
   const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
   const Plan& plan = p.method->plan();
-  const SelectionWindow* windows = windows_device_.as<SelectionWindow>() + p.first_window;
-  double* moments = moments_.as<double>() + static_cast<std::size_t>(prompt) * moments_each() + moments_of(l.layer);
+  const SelectionWindow* windows = windows_sent_.device.as<SelectionWindow>() + p.first_window;
+  double* moments =
+      moments_.device.as<double>() + static_cast<std::size_t>(prompt) * moments_each() + moments_of(l.layer);
   window_probes_cuda({.x = l.remote_q,
                       .windows = windows,
                       .n_windows = p.n_windows,
@@ -145,7 +142,7 @@ WindowCut CudaWindowSelection::cut_of(const Prompt& p, std::int32_t layer) const
           .width = static_cast<std::int32_t>(width()),
           .later = p.method->cut()->later(number),
           .pools = pools_.as<double>() + p.first_window,
-          .shares = shares_.as<WindowShare>() + share_at(p, layer)};
+          .shares = shares_.device.as<WindowShare>() + share_at(p, layer)};
 }
 
 void CudaWindowSelection::fetch(std::int32_t prompt, const Layer& l, const KvTables& pages, const KvTables& to,
@@ -176,17 +173,16 @@ void CudaWindowSelection::fetch(std::int32_t prompt, const Layer& l, const KvTab
 
 void CudaWindowSelection::fetch(const Stream& stream) {
   if (prompts_.empty()) return;
-  copy_bytes(host_moments_.data(), moments_.data(), prompts_.size() * moments_each() * sizeof(double), stream);
+  moments_.fetch(prompts_.size() * moments_each() * sizeof(double), stream);
   if (std::any_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.shares; }))
-    copy_bytes(host_shares_.data(), shares_.data(),
-               static_cast<std::size_t>(shape_.n_layers) * windows_.size() * sizeof(WindowShare), stream);
+    shares_.fetch(static_cast<std::size_t>(shape_.n_layers) * windows_.size() * sizeof(WindowShare), stream);
 }
 
 // What EntropyCut::take() of the prompt's windows leaves in the sequence's state.
 void CudaWindowSelection::learn_shares(const Prompt& p) const {
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     if (p.method->plan().dense_layer(l)) continue;
-    const WindowShare* shares = host_shares_.as<WindowShare>() + share_at(p, l);
+    const WindowShare* shares = shares_.host.as<WindowShare>() + share_at(p, l);
     LayerStats& stats = p.method->stats().layers[static_cast<std::size_t>(l)];
     for (std::int32_t w = 0; w < p.n_windows; ++w) {
       if (shares[w].theta < 0) continue;
@@ -208,7 +204,7 @@ void CudaWindowSelection::learn() {
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       if (p.method->plan().dense_layer(l)) continue;
       LayerMemory& memory = *p.method->layer(l).memory;
-      const auto* m = host_moments_.as<double>() + i * moments_each() + moments_of(l);
+      const auto* m = moments_.host.as<double>() + i * moments_each() + moments_of(l);
       memory.moments.set(p.count + p.n_rows - p.known, {m, width()}, {m + width(), width()});
       memory.seen = std::max(memory.seen, p.first + p.n_rows);
       memory.mass.skip(memory.seen);
@@ -217,9 +213,8 @@ void CudaWindowSelection::learn() {
 }
 
 std::size_t CudaWindowSelection::bytes() const {
-  std::size_t n = 0;
-  for (const DeviceBuffer* b : {&windows_device_, &moments_, &scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_,
-                                &list_, &whole_, &pools_, &shares_})
+  std::size_t n = windows_sent_.size() + moments_.size() + shares_.size();
+  for (const DeviceBuffer* b : {&scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_, &list_, &whole_, &pools_})
     n += b->size();
   return n;
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/cuda/memory.h"
+#include "src/cuda/mirrored_buffer.h"
 #include "src/kv/page_pool.h"
 #include "src/methods/method_state.h"
 #include "src/methods/prefill_windows.h"
@@ -72,9 +72,11 @@ class CudaWindowSelection {
   std::int32_t max_pages_, rank_stride_, unit_stride_ = 0, stamp_ = 0;
   std::vector<Prompt> prompts_;
   std::vector<SelectionWindow> windows_;
-  DeviceBuffer windows_device_, moments_, scratch_, probes_, ranks_, units_, n_units_, stamps_, list_, whole_, pools_,
-      shares_;  // of prompts whose layers share a budget
-  PinnedBuffer host_windows_, host_moments_, host_shares_;
+  MirroredBuffer windows_sent_, moments_;
+  DeviceBuffer scratch_, probes_, ranks_, units_, n_units_, stamps_, list_;
+  // Of prompts whose layers share a budget.
+  DeviceBuffer whole_, pools_;
+  MirroredBuffer shares_;
 };
 
 }  // namespace mneme

@@ -51,29 +51,22 @@ std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::i
 }  // namespace
 
 CudaMassObserver::CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale)
-    : shape_(shape),
-      n_heads_(n_heads),
-      scale_(scale),
-      drops_(shape),
-      decode_layers_(static_cast<std::size_t>(shape.n_layers)),
-      decode_next_(decode_layers_),
-      decode_mass_(shape) {
+    : shape_(shape), n_heads_(n_heads), scale_(scale), drops_(shape), decode_(shape) {
   workers_.resize(1);
 }
 
 std::size_t CudaMassObserver::bytes() const {
-  std::size_t n = decode_mass_.bytes() + drops_.bytes();
-  for (const DeviceBuffer* b : {&mass_rows_device_, &decode_lse_, &q_, &mass_, &lse_, &scratch_, &results_})
-    n += b->size();
+  std::size_t n = decode_.mass.bytes() + decode_.mass_rows.size() + drops_.bytes();
+  for (const DeviceBuffer* b : {&decode_.lse, &q_, &mass_, &lse_, &scratch_, &results_}) n += b->size();
   return n;
 }
 
 void CudaMassObserver::clear() {
   chunks_.clear();
-  decoding_.clear();
+  decode_.rows.clear();
   drops_.clear();
-  std::fill(decode_next_.begin(), decode_next_.end(), false);
-  decode_tokens_ = 0;
+  std::fill(decode_.next.begin(), decode_.next.end(), false);
+  decode_.tokens = 0;
 }
 
 bool CudaMassObserver::add(const Rows& rows) {
@@ -85,13 +78,13 @@ bool CudaMassObserver::add(const Rows& rows) {
     if (!DropDecider::each_step(plan) && n != Plan::kAllRows) return false;
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       if (!plan.compressed(l)) continue;
-      decode_next_[static_cast<std::size_t>(l)] = true;
-      decode_tokens_ = std::max(decode_tokens_, most_slots(*rows.cache, l));
+      decode_.next[static_cast<std::size_t>(l)] = true;
+      decode_.tokens = std::max(decode_.tokens, most_slots(*rows.cache, l));
     }
     if (CudaDrops::takes(*rows.method, *rows.cache)) {
       drops_.add(rows.span, *rows.cache, *rows.method);
     } else {
-      decoding_.push_back(rows);
+      decode_.rows.push_back(rows);
     }
     return true;
   }
@@ -129,25 +122,22 @@ void CudaMassObserver::prepare(std::int32_t n_spans, const Stream& stream) {
 
 void CudaMassObserver::prepare_decode(std::int32_t n_spans, const Stream& stream) {
   const auto spans = static_cast<std::size_t>(n_spans);
-  bool moved = decode_mass_.prepare(n_spans + drops_.n_kept_rows(), decode_tokens_, drops_.sums(), stream);
-  if (decode_lse_.size() < spans * static_cast<std::size_t>(n_heads_) * sizeof(float)) {
-    grow(decode_lse_, spans * static_cast<std::size_t>(n_heads_) * sizeof(float), "sums of attention");
-    grow(mass_rows_device_, spans * sizeof(std::int32_t), "sums of attention");
-    grow_ahead(mass_rows_staging_, spans * sizeof(std::int32_t));
+  bool moved = decode_.mass.prepare(n_spans + drops_.n_kept_rows(), decode_.tokens, drops_.sums(), stream);
+  if (decode_.lse.size() < spans * static_cast<std::size_t>(n_heads_) * sizeof(float)) {
+    grow(decode_.lse, spans * static_cast<std::size_t>(n_heads_) * sizeof(float), "sums of attention");
+    decode_.mass_rows.grow(spans * sizeof(std::int32_t), "sums of attention");
     moved = true;
   }
-  mass_rows_.resize(spans);
-  drops_.take_rows(mass_rows_);
-  std::copy(mass_rows_.begin(), mass_rows_.end(), mass_rows_staging_.as<std::int32_t>());
-  copy_bytes(mass_rows_device_.data(), mass_rows_staging_.data(), spans * sizeof(std::int32_t), stream);
-  grow_ahead(decode_host_, decoding_.size() * static_cast<std::size_t>(shape_.blocks_per_page()) *
-                               static_cast<std::size_t>(decode_tokens_) * sizeof(float));
-  if (moved || decode_next_ != decode_layers_) ++generation_;
-  decode_layers_ = decode_next_;
+  drops_.take_rows({decode_.mass_rows.host.as<std::int32_t>(), spans});
+  decode_.mass_rows.send(spans * sizeof(std::int32_t), stream);
+  grow_ahead(decode_.host, decode_.rows.size() * static_cast<std::size_t>(shape_.blocks_per_page()) *
+                               static_cast<std::size_t>(decode_.tokens) * sizeof(float));
+  if (moved || decode_.next != decode_.layers) ++generation_;
+  decode_.layers = decode_.next;
 }
 
 void CudaMassObserver::start(std::span<const std::int32_t> slots, CudaTables& tables, const Stream& stream) {
-  if (drops_.any()) drops_.start(slots, tables, decode_mass_, stream);
+  if (drops_.any()) drops_.start(slots, tables, decode_.mass, stream);
 }
 
 // One row per query head for the norm rule and for moments, else one per KV head.
@@ -162,7 +152,7 @@ std::size_t CudaMassObserver::arrays_of_mass(const Chunk& chunk) const {
 }
 
 void CudaMassObserver::prepare_chunks() {
-  std::size_t mass = 0, q = 0, lse = 0, scratch = 0, host = chunks_.size() * decode_layers_.size() * sizeof(float);
+  std::size_t mass = 0, q = 0, lse = 0, scratch = 0, host = chunks_.size() * decode_.layers.size() * sizeof(float);
   for (Chunk& chunk : chunks_) {
     const std::int32_t n_observed = chunk.observed + chunk.earlier;
     for (Layer& layer : chunk.layers) {
@@ -185,7 +175,7 @@ void CudaMassObserver::prepare_chunks() {
   }
   const char* what = "attention that tokens of a prompt received";
   grow(mass_, mass, what), grow(q_, q, what), grow(lse_, lse, what), grow(scratch_, scratch, what);
-  grow(results_, chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), what);
+  grow(results_, chunks_.size() * decode_.layers.size() * sizeof(std::int32_t), what);
   grow_ahead(host_, host);
   for (const Chunk& chunk : chunks_)
     if (chunk.ends && chunk.earlier > 0) put_earlier_rows(chunk);
@@ -211,19 +201,19 @@ const CudaMassObserver::Chunk* CudaMassObserver::chunk_of(std::size_t span) cons
 
 void CudaMassObserver::take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages,
                                     const CudaContext& context) {
-  const std::int64_t each = shape_.n_kv_heads * decode_mass_.stride();
+  const std::int64_t each = shape_.n_kv_heads * decode_.mass.stride();
   attention_mass_cuda({.q = rows.q,
                        .slots = rows.slots,
                        .lengths = rows.lengths,
                        .lse = decode_lse() + std::int64_t{rows.first} * n_heads_,
-                       .mass = decode_mass_.given() + layer * each,
-                       .mass_rows = mass_rows_device_.as<std::int32_t>() + rows.first,
-                       .mass_stride = decode_mass_.stride(),
+                       .mass = decode_.mass.given() + layer * each,
+                       .mass_rows = decode_.mass_rows.device.as<std::int32_t>() + rows.first,
+                       .mass_stride = decode_.mass.stride(),
                        .sequence_stride = shape_.n_layers * each,
                        .n = rows.n,
                        .n_rows = 1,
                        .n_heads = n_heads_,
-                       .max_tokens = static_cast<std::int32_t>(decode_mass_.stride()),
+                       .max_tokens = static_cast<std::int32_t>(decode_.mass.stride()),
                        .scale = scale_,
                        .by = MassBy::kGroup},
                       pages, layer, context);
@@ -321,13 +311,14 @@ void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const voi
 
 void CudaMassObserver::fetch(const Stream& stream) {
   if (!chunks_.empty())
-    copy_bytes(host_.data(), results_.data(), chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), stream);
+    copy_bytes(host_.data(), results_.data(), chunks_.size() * decode_.layers.size() * sizeof(std::int32_t), stream);
   const auto rows = static_cast<std::size_t>(shape_.blocks_per_page()),
-             width = static_cast<std::size_t>(decode_tokens_) * sizeof(float);
-  for (std::size_t i = 0; i < decoding_.size(); ++i)
-    copy_rows(decode_host_.data() + i * rows * width, width,
-              decode_mass_.given() + mass_rows_[decoding_[i].span] * decode_mass_.row_floats(),
-              static_cast<std::size_t>(decode_mass_.stride()) * sizeof(float), width, rows, stream);
+             width = static_cast<std::size_t>(decode_.tokens) * sizeof(float);
+  for (std::size_t i = 0; i < decode_.rows.size(); ++i)
+    copy_rows(decode_.host.data() + i * rows * width, width,
+              decode_.mass.given() +
+                  decode_.mass_rows.host.as<std::int32_t>()[decode_.rows[i].span] * decode_.mass.row_floats(),
+              static_cast<std::size_t>(decode_.mass.stride()) * sizeof(float), width, rows, stream);
 }
 
 namespace {
@@ -426,10 +417,10 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
 }
 
 void CudaMassObserver::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
-  const Rows& rows = decoding_[row];
-  const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_tokens_;
-  const float* given = decode_host_.as<float>() + (static_cast<std::int64_t>(row) * shape_.n_layers + layer) * each;
-  by_rank(*rows.cache, layer, given, decode_tokens_, shape_.n_kv_heads, worker.mass);
+  const Rows& rows = decode_.rows[row];
+  const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_.tokens;
+  const float* given = decode_.host.as<float>() + (static_cast<std::int64_t>(row) * shape_.n_layers + layer) * each;
+  by_rank(*rows.cache, layer, given, decode_.tokens, shape_.n_kv_heads, worker.mass);
   if (rows.method->plan().observed_rows() == Plan::kAllRows)
     add_received(rows.method->layer(layer), worker.mass, rows.n_rows);
   if (!DropDecider::each_step(rows.method->plan())) return;
@@ -454,12 +445,12 @@ void CudaMassObserver::for_each_job(std::size_t n, std::size_t floats, F&& f) {
 
 void CudaMassObserver::decide() {
   if (!chunks_.empty()) decide_chunks();
-  if (decoding_.empty()) return;
+  if (decode_.rows.empty()) return;
   std::vector<std::pair<std::size_t, std::int32_t>> jobs;
-  for (std::size_t i = 0; i < decoding_.size(); ++i)
+  for (std::size_t i = 0; i < decode_.rows.size(); ++i)
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (decoding_[i].method->plan().compressed(l)) jobs.push_back({i, l});
-  const std::size_t each = static_cast<std::size_t>(shape_.n_kv_heads) * static_cast<std::size_t>(decode_tokens_);
+      if (decode_.rows[i].method->plan().compressed(l)) jobs.push_back({i, l});
+  const std::size_t each = static_cast<std::size_t>(shape_.n_kv_heads) * static_cast<std::size_t>(decode_.tokens);
   for_each_job(jobs.size(), jobs.size() * each,
                [&](std::size_t i, Worker& worker) { decide_decoded(jobs[i].first, jobs[i].second, worker); });
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/base/thread_pool.h"
-#include "src/cuda/memory.h"
+#include "src/cuda/mirrored_buffer.h"
 #include "src/methods/drop_decider.h"
 #include "src/model/cuda/drops/device_drops.h"
 #include "src/selection/mass/attention_mass_cuda.h"
@@ -40,12 +40,12 @@ class CudaMassObserver {
   std::size_t bytes() const;
 
   // ---- decode rows
-  bool decodes() const { return !decoding_.empty() || drops_.any(); }
-  bool decodes(std::int32_t layer) const { return decodes() && decode_layers_[static_cast<std::size_t>(layer)]; }
+  bool decodes() const { return !decode_.rows.empty() || drops_.any(); }
+  bool decodes(std::int32_t layer) const { return decodes() && decode_.layers[static_cast<std::size_t>(layer)]; }
   // After the tables were assigned: the last step's drops. slots: by span.
   void start(std::span<const std::int32_t> slots, CudaTables& tables, const Stream& stream);
   // Destination of their attention's log-sum-exp, [spans, heads].
-  float* decode_lse() const { return decode_lse_.as<float>(); }
+  float* decode_lse() const { return decode_.lse.as<float>(); }
   // n spans starting at `first`, with attention computed. q, slots and lengths are theirs; length 0: not observed.
   struct Decoded {
     const void* q = nullptr;
@@ -81,6 +81,18 @@ class CudaMassObserver {
     std::int32_t observed = 0, earlier = 0;  // rows of this chunk, and of earlier chunks
     std::vector<Layer> layers;
   };
+  // Of decode rows.
+  struct Decode {
+    explicit Decode(const KvShape& shape)
+        : layers(static_cast<std::size_t>(shape.n_layers)), next(layers), mass(shape) {}
+    std::vector<Rows> rows;          // that the host decides for; drops_ has the others
+    std::vector<bool> layers, next;  // observed in the last step, and in this one
+    std::int32_t tokens = 0;         // maximum of slots of a head in this step
+    CudaDecodeMass mass;             // a row for each span, and
+    MirroredBuffer mass_rows;        // by span: its row
+    DeviceBuffer lse;
+    PinnedBuffer host;  // [rows][layers][KV heads][tokens]
+  };
   struct Job {
     Chunk* chunk;
     std::int32_t layer;
@@ -115,15 +127,8 @@ class CudaMassObserver {
   std::int32_t generation_ = 0;
 
   std::vector<Chunk> chunks_;
-  std::vector<Rows> decoding_;                     // that the host decides for
-  CudaDrops drops_;                                // the others
-  std::vector<bool> decode_layers_, decode_next_;  // observed in the last step, and in this one
-  std::int32_t decode_tokens_ = 0;                 // maximum of slots of a head in this step
-  CudaDecodeMass decode_mass_;                     // a row for each span
-  std::vector<std::int32_t> mass_rows_;            // by span: its row
-  DeviceBuffer decode_lse_, mass_rows_device_;
-  PinnedBuffer mass_rows_staging_;
-  PinnedBuffer decode_host_;  // [decoding_][layers][KV heads][tokens]
+  CudaDrops drops_;
+  Decode decode_;
 
   DeviceBuffer q_, mass_, lse_, scratch_, results_;
   PinnedBuffer host_;

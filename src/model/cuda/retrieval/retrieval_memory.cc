@@ -26,7 +26,7 @@ RetrievalMemory::RetrievalMemory(const RetrievalTraits& t, DeviceCache& view) {
   allocate_queries(t, n, view);
   if (!t.by_layer() && t.selects()) allocate_scratch(t);
   const Stream stream = Stream::make();
-  for (const DeviceBuffer* b : {&counts, &scratch[0], &scratch[1], &queries_, &tables_})
+  for (const DeviceBuffer* b : {&counts.device, &scratch[0], &scratch[1], &queries_, &tables_})
     if (b->size() > 0) set_bytes(b->data(), 0, b->size(), stream);
   stream.synchronize();
 }
@@ -102,18 +102,13 @@ void RetrievalMemory::allocate_queries(const RetrievalTraits& t, const Sizes& n,
   arrays.add(view.selection.mass, n.heads * 4);
   queries_ = DeviceBuffer(arrays.total(), "queries of the last step");
   arrays.assign(queries_.data());
-  plans = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SelectionPlan), "plans of sequences");
-  view.plans = plans.as<SelectionPlan>();
-  counts = DeviceBuffer(std::max<std::size_t>(n.states, 1) * sizeof(SlotCounts), "counts of methods");
-  view.counts = counts.as<SlotCounts>();
-  host_counts = PinnedBuffer(counts.size());
-  host_plans = PinnedBuffer(plans.size());
+  plans.grow(std::max<std::size_t>(n.states, 1) * sizeof(SelectionPlan), "plans of sequences");
+  view.plans = plans.device.as<SelectionPlan>();
+  counts.grow(std::max<std::size_t>(n.states, 1) * sizeof(SlotCounts), "counts of methods");
+  view.counts = counts.device.as<SlotCounts>();
   if (t.of_lists()) host_units = PinnedBuffer(n.heads * sizeof(std::int32_t));
-  if (t.uses(RetrievalUse::kBudgetByPrompt) && t.n_selecting() > 0) {
-    layer_rows =
-        DeviceBuffer(2 * static_cast<std::size_t>(t.n_selecting() * t.n_rows()) * 4, "what rows attend, by layer");
-    host_layer_rows = PinnedBuffer(layer_rows.size());
-  }
+  if (t.uses(RetrievalUse::kBudgetByPrompt) && t.n_selecting() > 0)
+    layer_rows.grow(2 * static_cast<std::size_t>(t.n_selecting() * t.n_rows()) * 4, "what rows attend, by layer");
 }
 
 void RetrievalMemory::allocate_scratch(const RetrievalTraits& t) {
@@ -139,9 +134,9 @@ void RetrievalMemory::allocate_scratch(const RetrievalTraits& t) {
 }
 
 std::size_t RetrievalMemory::bytes() const {
-  std::size_t n = 0;
-  for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &plans, &counts, &scratch[0], &scratch[1],
-                                &layer_rows, &frames, &log_weights, &top_p})
+  std::size_t n = plans.size() + counts.size() + layer_rows.size();
+  for (const DeviceBuffer* b :
+       {&slots_, &index_, &tables_, &queries_, &scratch[0], &scratch[1], &frames, &log_weights, &top_p})
     n += b->size();
   return n;
 }

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/cuda/memory.h"
+#include "src/cuda/mirrored_buffer.h"
 #include "src/model/cuda/retrieval/retrieval_traits.h"
 
 namespace mneme {
@@ -18,13 +18,12 @@ class RetrievalMemory {
   std::size_t slot_bytes() const { return slots_.size(); }
   std::size_t index_bytes() const { return index_.size(); }
 
-  DeviceBuffer plans, counts;
+  MirroredBuffer plans, counts;
   DeviceBuffer scratch[2];          // of selections that may overlap
   DeviceBuffer frames;              // scratch: keys that frames are fitted to
   DeviceBuffer log_weights, top_p;  // of listed tokens; scratch
-  DeviceBuffer layer_rows;          // CudaRetrieval::LayerRows: [2][layers that select][n_rows]
-  PinnedBuffer host_counts, host_plans, host_layer_rows;
-  PinnedBuffer host_units;  // UnitLists::n_units
+  MirroredBuffer layer_rows;        // CudaRetrieval::LayerRows: [2][layers that select][n_rows]
+  PinnedBuffer host_units;          // UnitLists::n_units
 
  private:
   // Of all layers that select and all sequence slots.

@@ -110,7 +110,7 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
   p.decoded = -1;
   if (layers_.selecting().empty()) return p;
   stream.synchronize();  // the host copy may be in flight
-  auto* here = memory_.host_plans.as<SelectionPlan>() + seq_slot;
+  auto* here = memory_.plans.host.as<SelectionPlan>() + seq_slot;
   for (std::size_t i = 0; i < layers_.selecting().size(); ++i)
     here[i * static_cast<std::size_t>(options_.n_seq_slots)] = p.layers[i].plan;
   const std::size_t pitch = static_cast<std::size_t>(options_.n_seq_slots) * sizeof(SelectionPlan);
@@ -178,7 +178,7 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   row.reset = p.layers.front().reset, row.attended_tokens = p.layers.front().attended;
   if (two_parts()) row.parts = parts_of(plan, p.layers.front().plan, n);
   if (memory_.layer_rows.size() == 0) return;
-  auto* rows = memory_.host_layer_rows.as<std::int32_t>() + row.number;
+  auto* rows = memory_.layer_rows.host.as<std::int32_t>() + row.number;
   for (std::size_t i = 0; i < layers_.selecting().size(); ++i) {
     const std::size_t all = static_cast<std::size_t>(n_rows_), at = i * all;
     rows[at] = p.layers[i].reset, rows[layers_.selecting().size() * all + at] = p.layers[i].attended;
@@ -186,18 +186,16 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
 }
 
 void CudaRetrieval::begin_rows() {
-  if (memory_.layer_rows.size() > 0)
-    std::fill_n(memory_.host_layer_rows.data(), memory_.layer_rows.size(), std::byte{});
+  std::fill_n(memory_.layer_rows.host.data(), memory_.layer_rows.size(), std::byte{});
 }
 
 void CudaRetrieval::send_rows(const Stream& stream) {
-  if (memory_.layer_rows.size() > 0)
-    copy_bytes(memory_.layer_rows.data(), memory_.host_layer_rows.data(), memory_.layer_rows.size(), stream);
+  if (memory_.layer_rows.size() > 0) memory_.layer_rows.send(memory_.layer_rows.size(), stream);
 }
 
 CudaRetrieval::LayerRows CudaRetrieval::layer_rows(std::int32_t layer) const {
   if (memory_.layer_rows.size() == 0) return {};
-  const std::int32_t *reset = memory_.layer_rows.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
+  const std::int32_t *reset = memory_.layer_rows.device.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
                      *attended = reset + std::int64_t{n_selecting()} * n_rows_;
   return {reset, attended};
 }

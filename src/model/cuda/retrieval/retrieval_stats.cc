@@ -6,7 +6,7 @@
 namespace mneme {
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
-  copy_bytes(memory_.host_counts.data(), memory_.counts.data(), memory_.counts.size(), stream);
+  memory_.counts.fetch(memory_.counts.size(), stream);
   if (memory_.host_units.size() > 0)
     copy_bytes(memory_.host_units.data(), view_.index.lists.n_units, memory_.host_units.size(), stream);
   if (by_layer_) by_layer_->fetch(stream);
@@ -58,7 +58,7 @@ void CudaRetrieval::count_by_layer(const Row& row) {
 }
 
 void CudaRetrieval::count(std::span<const Row> rows) {
-  const auto* now = memory_.host_counts.as<SlotCounts>();
+  const auto* now = memory_.counts.host.as<SlotCounts>();
   for (const Row& row : rows) {
     SeqSlot& p = seq_slots_[static_cast<std::size_t>(row.seq_slot)];
     p.counts.resize(static_cast<std::size_t>(n_selecting()));
