@@ -12,7 +12,7 @@ set(MNEME_ROOMS
   src/ops/gemm              # GEMM and skinny GEMM, weight types and their quantisation
   src/kv                    # layout of keys and values, page pool, page tables, a sequence's cache
   src/selection/pool        # scores of a group's query heads to one score per KV head
-  src/offload               # device cache of host pages: slots, resolve, recall, gather
+  src/offload               # device cache of host pages: slots, resolve, recall
   src/ops/norm_rope         # norms, activations, RoPE, rotated keys
   src/ops/experts           # mixtures of experts on the device: routing, grouped GEMM
   src/ops/attention         # decode (split-KV), prefill and windowed attention

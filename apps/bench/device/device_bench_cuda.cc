@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/bench/device/gather_cuda.h"
 #include "apps/bench/device/host_recall_cuda.h"
 #include "apps/bench/sequences.h"
 #include "src/base/backend.h"
@@ -18,7 +19,6 @@
 #include "src/model/cuda/forward.h"
 #include "src/model/cuda/ranks/device_collective.h"
 #include "src/model/ranks/rank_forward.h"
-#include "src/offload/gather_cuda.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 #include "src/recipes/device_form.h"

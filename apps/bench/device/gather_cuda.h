@@ -1,5 +1,5 @@
-// Gathers blocks of a pool into one buffer with a kernel. From mapped host memory this is the recall of
-// unit_recall_cuda.cu in isolation, for measurements.
+// Gathers blocks of a pool into one buffer with a kernel: from mapped host memory, the recall of unit_recall_cuda.cu by
+// itself.
 #pragma once
 
 #include <cstddef>

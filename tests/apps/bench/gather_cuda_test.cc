@@ -1,4 +1,4 @@
-#include "src/offload/gather_cuda.h"
+#include "apps/bench/device/gather_cuda.h"
 
 #include <gtest/gtest.h>
 
