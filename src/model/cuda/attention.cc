@@ -62,11 +62,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   if (is_eight_bit(shape.dtype)) wide_.emplace(shape, options_.max_context);
   if (host_pages()) staging_.emplace(shape, options_.max_context);
   prefill_.prepare(tables_->tables(), options_.max_context, host_pages() || wide_);
-  for (Stream* s : {&side_, &fetch_stream_}) *s = Stream::make(Stream::Priority::kHigh);
-  early_ = Stream::make();
-  for (Event* e : {&stored_, &selected_, &attended_, &attended_early_, &made_, &side_done_, &fetched_, &scores_free_[0],
-                   &scores_free_[1]})
-    *e = Event::make();
+  streams_.make();
   reads_pages_ = blocks.host_reads();
   mass_observer_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
@@ -112,11 +108,11 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
   ++generation_;
   const bool parts = std::any_of(retrievals_.active().begin(), retrievals_.active().end(),
                                  [](const CudaRetrieval* r) { return r->two_parts(); });
-  if (!parts || part_out_[0].size() > 0) return;
+  if (!parts || parts_.out[0].size() > 0) return;
   const auto rows = static_cast<std::size_t>((std::max(options_.max_sequences, 1) + 7) / 8 * 8);
-  for (DeviceBuffer& b : part_out_)
+  for (DeviceBuffer& b : parts_.out)
     b = DeviceBuffer(rows * static_cast<std::size_t>(q_width_) * 2, "parts of attention");
-  for (DeviceBuffer& b : part_lse_)
+  for (DeviceBuffer& b : parts_.lse)
     b = DeviceBuffer(rows * static_cast<std::size_t>(model_.config().n_heads) * 4, "parts of attention");
 }
 
@@ -129,32 +125,32 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
   if (of_host(s)) host_->add(s, first_row);
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
   const bool observed = s.method != nullptr && !by_host && s.method->plan().observed_rows() != 0 &&
-                        mass_observer_->add({.span = spans_.size(),
+                        mass_observer_->add({.span = step_.spans.size(),
                                              .cache = s.cache,
                                              .method = s.method,
                                              .n_rows = s.n_rows,
                                              .prefill_left = s.prefill_left,
                                              .decodes = one_decodes});
   const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !observed);
-  has_remapped_ = has_remapped_ || (has_method(s) && s.method->plan().remote_position);
-  ragged_ = ragged_ || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
-  if (!single && !by_host) chunks_.push_back(spans_.size());
+  step_.has_remapped = step_.has_remapped || (has_method(s) && s.method->plan().remote_position);
+  step_.ragged = step_.ragged || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
+  if (!single && !by_host) step_.chunks.push_back(step_.spans.size());
   if (!decodes && !by_host && s.method != nullptr && one_decodes)
-    full_rows_.push_back({.cache = s.cache, .method = s.method});
-  spans_.push_back({.first_row = first_row,
-                    .n_rows = s.n_rows,
-                    .first_position = s.cache->length() - s.n_rows,
-                    .slot = 0,
-                    .prefill_left = s.prefill_left,
-                    .cache = s.cache,
-                    .method = has_method(s) ? s.method : nullptr,
-                    .retrieval = retrieval,
-                    .decodes = decodes,
-                    .observed = observed && one_decodes,
-                    .single = single,
-                    .by_host = by_host,
-                    .prompt = prompt});
-  caches_.push_back(s.cache);
+    step_.full_rows.push_back({.cache = s.cache, .method = s.method});
+  step_.spans.push_back({.first_row = first_row,
+                         .n_rows = s.n_rows,
+                         .first_position = s.cache->length() - s.n_rows,
+                         .slot = 0,
+                         .prefill_left = s.prefill_left,
+                         .cache = s.cache,
+                         .method = has_method(s) ? s.method : nullptr,
+                         .retrieval = retrieval,
+                         .decodes = decodes,
+                         .observed = observed && one_decodes,
+                         .single = single,
+                         .by_host = by_host,
+                         .prompt = prompt});
+  step_.caches.push_back(s.cache);
 }
 
 void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const {
@@ -173,7 +169,7 @@ void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, c
     host.remote_to[r] = method.parts.remote_to;
     host.local_from_dense[r] = method.parts.local_from_dense;
     host.remote_to_dense[r] = method.parts.remote_to_dense;
-    host.tickets[r] = ticket_;
+    host.tickets[r] = step_.ticket;
   }
 }
 
@@ -189,42 +185,42 @@ void CudaAttention::settle(std::span<const SequenceRows> sequences) {
 // Prepares what every sequence's rows run and writes their arrays; then sends what the step needs to the device.
 void CudaAttention::prepare_rows(const CudaRowArrays& host, const Stream& stream) {
   for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
-  for (std::size_t i = 0; i < spans_.size(); ++i) {
-    Span& s = spans_[i];
-    s.slot = slots_[i];
+  for (std::size_t i = 0; i < step_.spans.size(); ++i) {
+    Span& s = step_.spans[i];
+    s.slot = step_.slots[i];
     CudaRetrieval::Row method{
         .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
     if (s.decodes) {
       s.retrieval->prepare(method, tables_->tables(), stream);
-      method_rows_[number_of(*s.retrieval)].push_back(method);
+      step_.method_rows[number_of(*s.retrieval)].push_back(method);
       // The audit's memory is of one shape: of a step's rows those with the first one's state.
-      if (!audit_->any()) audited_ = s.retrieval;
-      if (audited_ == s.retrieval) audit_->add({.method = method, .row = s.first_row});
+      if (!audit_->any()) step_.audited = s.retrieval;
+      if (step_.audited == s.retrieval) audit_->add({.method = method, .row = s.first_row});
     } else if (s.prompt >= 0) {
       s.retrieval->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
     }
     fill_rows(s, method, host);
   }
-  for (std::size_t r = 0; r < method_rows_.size(); ++r)
-    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
-  if (audit_->any()) audit_->prepare(*audited_);
+  for (std::size_t r = 0; r < step_.method_rows.size(); ++r)
+    if (!step_.method_rows[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
+  if (audit_->any()) audit_->prepare(*step_.audited);
   if (windows_) windows_->send(stream);
   if (host_ && host_->any()) host_->start();
 }
 
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
   settle(sequences);
-  spans_.clear();
-  chunks_.clear();
-  caches_.clear();
-  full_rows_.clear();
+  step_.spans.clear();
+  step_.chunks.clear();
+  step_.caches.clear();
+  step_.full_rows.clear();
   mass_observer_->clear();
   audit_->clear();
-  has_remapped_ = ragged_ = false;
-  ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
+  step_.has_remapped = step_.ragged = false;
+  step_.ticket = step_.ticket % std::numeric_limits<std::int32_t>::max() + 1;
   std::vector<std::size_t> of_sequences;
   take_methods(sequences, of_sequences, stream);
-  method_rows_.assign(retrievals_.active().size(), {});
+  step_.method_rows.assign(retrievals_.active().size(), {});
   if (windows_) windows_->begin();
   if (host_) host_->begin();
   if (!host_ && std::any_of(sequences.begin(), sequences.end(), of_host))
@@ -238,23 +234,21 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (s.n_rows > 0) add_span(s, row, has_method(s) ? &retrievals_.retrieval_of(of_sequences[i]) : nullptr);
     row += s.n_rows;
   }
-  const auto n_spans = static_cast<std::int32_t>(spans_.size());
+  const auto n_spans = static_cast<std::int32_t>(step_.spans.size());
   MNEME_CHECK(n_spans <= options_.max_sequences, "{} sequences of at most {}", n_spans, options_.max_sequences);
   constexpr std::int32_t kPadded = 8;  // a graph may have padding rows
   mass_observer_->prepare((n_spans + kPadded - 1) / kPadded * kPadded, stream);
-  if (mass_observer_->generation() != mass_observer_generation_) ++generation_;
-  mass_observer_generation_ = mass_observer_->generation();
-  slots_.resize(spans_.size());
-  if (ragged_) tables_->take_masks(stream);
-  tables_->assign_slots(caches_, stream, slots_);
-  mass_observer_->start(slots_, *tables_, stream);
+  step_.slots.resize(step_.spans.size());
+  if (step_.ragged) tables_->take_masks(stream);
+  tables_->assign_slots(step_.caches, stream, step_.slots);
+  mass_observer_->start(step_.slots, *tables_, stream);
   choose_kept_prompt();
   prepare_rows(host, stream);
-  kind_ = kind_of_step();
+  step_.kind = kind_of_step();
   const auto alike = [&](const Span& s) {
-    return !s.by_host && s.decodes == spans_.front().decodes && s.retrieval == spans_.front().retrieval;
+    return !s.by_host && s.decodes == step_.spans.front().decodes && s.retrieval == step_.spans.front().retrieval;
   };
-  return chunks_.empty() && std::all_of(spans_.begin(), spans_.end(), alike);
+  return step_.chunks.empty() && std::all_of(step_.spans.begin(), step_.spans.end(), alike);
 }
 
 std::size_t CudaAttention::number_of(const CudaRetrieval& retrieval) const {
@@ -264,9 +258,10 @@ std::size_t CudaAttention::number_of(const CudaRetrieval& retrieval) const {
 
 // Of a step whose rows are alike; for others it does not matter.
 std::int32_t CudaAttention::kind_of_step() const {
-  if (spans_.empty() || !spans_.front().decodes) return mass_observer_->decodes() ? kTapped : ragged_ ? kRagged : kFull;
-  const CudaRetrieval& r = *spans_.front().retrieval;
-  const std::int32_t kind = r.two_parts()     ? (has_remapped_ ? kRemoteParts : kTwoParts)
+  if (step_.spans.empty() || !step_.spans.front().decodes)
+    return mass_observer_->decodes() ? kTapped : step_.ragged ? kRagged : kFull;
+  const CudaRetrieval& r = *step_.spans.front().retrieval;
+  const std::int32_t kind = r.two_parts()     ? (step_.has_remapped ? kRemoteParts : kTwoParts)
                             : !r.selects()    ? kWindow
                             : r.speculative() ? kSpeculative
                                               : kSelect;
@@ -288,25 +283,26 @@ std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
 
 QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const {
   const std::int64_t width = std::int64_t{first} * qkv_width_ * (m.qkv_bf16 ? 2 : 4);
-  return {.qkv = static_cast<const std::byte*>(m.qkv) + width,
-          .qkv_bf16 = m.qkv_bf16,
-          .bias = m.bias,
-          .q_norm = m.q_norm,
-          .k_norm = m.k_norm,
-          .norm_eps = static_cast<float>(model_.config().rms_eps),
-          .angles = m.angles + std::int64_t{first} * model_.config().head_dim,
-          .neighbours = model_.rope().pairs == RopePairs::kNeighbours,
-          .temperature = static_cast<float>(model_.config().temperature),
-          .temperature_context = std::max(1, static_cast<std::int32_t>(model_.config().temperature_context)),
-          .positions = rows.positions + first,
-          .slots = rows.slots + first,
-          .n = n,
-          .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
-          .store = {},
-          .remote_angles = has_remapped_ ? m.remote_angles + std::int64_t{first} * model_.config().head_dim : nullptr,
-          .remote_q = m.remote_q + std::int64_t{first} * q_width_ * 2,
-          .key_scale = static_cast<float>(model_.rope().scale),
-          .local = {}};
+  return {
+      .qkv = static_cast<const std::byte*>(m.qkv) + width,
+      .qkv_bf16 = m.qkv_bf16,
+      .bias = m.bias,
+      .q_norm = m.q_norm,
+      .k_norm = m.k_norm,
+      .norm_eps = static_cast<float>(model_.config().rms_eps),
+      .angles = m.angles + std::int64_t{first} * model_.config().head_dim,
+      .neighbours = model_.rope().pairs == RopePairs::kNeighbours,
+      .temperature = static_cast<float>(model_.config().temperature),
+      .temperature_context = std::max(1, static_cast<std::int32_t>(model_.config().temperature_context)),
+      .positions = rows.positions + first,
+      .slots = rows.slots + first,
+      .n = n,
+      .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
+      .store = {},
+      .remote_angles = step_.has_remapped ? m.remote_angles + std::int64_t{first} * model_.config().head_dim : nullptr,
+      .remote_q = m.remote_q + std::int64_t{first} * q_width_ * 2,
+      .key_scale = static_cast<float>(model_.rope().scale),
+      .local = {}};
 }
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
@@ -318,8 +314,8 @@ void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const Cud
 void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   if (host_ && host_->any()) host_rows(layer, rows, m, context, stream);
-  for (std::size_t i = 0; i < spans_.size();) {
-    const Span& s = spans_[i];
+  for (std::size_t i = 0; i < step_.spans.size();) {
+    const Span& s = step_.spans[i];
     if (s.by_host) {
       ++i;
       continue;
@@ -335,7 +331,7 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
       return other.single && !other.by_host && other.decodes == s.decodes &&
              (!s.decodes || other.retrieval == s.retrieval);
     };
-    while (stop < spans_.size() && alike(spans_[stop])) ++stop;
+    while (stop < step_.spans.size() && alike(step_.spans[stop])) ++stop;
     single_rows(layer,
                 {.span = static_cast<std::int32_t>(i),
                  .first = s.first_row,
@@ -351,19 +347,14 @@ void CudaAttention::finish_graph(std::int32_t n, const CudaRowArrays& rows, cons
 }
 
 void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream) {
-  for (const Span& s : spans_)
+  for (const Span& s : step_.spans)
     if (s.decodes) finish({.span = 0, .first = s.first_row, .n = 1, .retrieval = s.retrieval}, rows, stream);
 }
 
 void CudaAttention::join(const Stream& stream) {
-  if (!side_busy_) return;
-  side_busy_ = false;
-  scores_read_[0] = scores_read_[1] = false;
-  if (!chunks_.empty() && staging_) staging_->join(stream);
-  follow(stream, side_done_, side_);
-  if (!fetching_) return;
-  fetching_ = false;
-  follow(stream, fetched_, fetch_stream_);
+  if (!streams_.side_busy) return;
+  if (!step_.chunks.empty() && staging_) staging_->join(stream);
+  streams_.join(stream);
 }
 
 void CudaAttention::inject_outcomes(float turnover, float correction, const RecallForm& form) {
@@ -373,8 +364,8 @@ void CudaAttention::inject_outcomes(float turnover, float correction, const Reca
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {
-  for (std::size_t r = 0; r < method_rows_.size(); ++r)
-    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).fetch_counts(stream);
+  for (std::size_t r = 0; r < step_.method_rows.size(); ++r)
+    if (!step_.method_rows[r].empty()) retrievals_.retrieval_of(r).fetch_counts(stream);
   if (windows_) windows_->fetch(stream);
   mass_observer_->fetch(stream);
 }
@@ -397,12 +388,12 @@ void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
 }
 
 void CudaAttention::count(const Stream& stream) {
-  if (audit_->any()) audit_->count(tables_->tables(), *audited_, stream);
-  for (std::size_t r = 0; r < method_rows_.size(); ++r)
-    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).count(method_rows_[r]);
+  if (audit_->any()) audit_->count(tables_->tables(), *step_.audited, stream);
+  for (std::size_t r = 0; r < step_.method_rows.size(); ++r)
+    if (!step_.method_rows[r].empty()) retrievals_.retrieval_of(r).count(step_.method_rows[r]);
   if (windows_) windows_->learn();
   if (host_ && host_->any()) host_->end();
-  for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);
+  for (const CudaRetrieval::Row& row : step_.full_rows) count_stored(row);
   mass_observer_->decide();
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "src/model/cuda/attention_streams.h"
 #include "src/model/cuda/audit.h"
 #include "src/model/cuda/blocks.h"
 #include "src/model/cuda/drops/mass_observer.h"
@@ -79,11 +80,11 @@ class CudaAttention {
   // Sets the rows of the next calls and fills the arrays of `host` except tokens and wanted_rows. Returns whether all
   // sequences have one row and are of one kind, so that a graph can run them; graph_kind() is that kind.
   bool begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream);
-  std::int32_t graph_kind() const { return kind_; }
+  std::int32_t graph_kind() const { return step_.kind; }
   // Whether any row has remapped positions; remote_angles are then required.
-  bool has_remapped() const { return has_remapped_; }
+  bool has_remapped() const { return step_.has_remapped; }
   // Changes when earlier graphs must not be replayed any more.
-  std::int32_t generation() const { return generation_; }
+  std::int32_t generation() const { return generation_ + (mass_observer_ ? mass_observer_->generation() : 0); }
 
   // Rows of a graph: one per sequence, n rows including padding.
   void layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
@@ -117,10 +118,27 @@ class CudaAttention {
     bool pre_rope_keys() const { return cache->key_basis() == KeyBasis::kPreRope; }
   };
 
+  // Outputs of decode rows for each of two parts.
+  struct TwoParts {
+    DeviceBuffer out[2], lse[2];
+  };
+  struct Step {
+    std::vector<Span> spans;
+    std::vector<std::size_t> chunks;  // spans of more than one row
+    std::vector<const SequenceCache*> caches;
+    std::vector<std::int32_t> slots;
+    // Decode rows with a method that reads less than all stored tokens, by index in retrievals_.active(); without.
+    std::vector<std::vector<CudaRetrieval::Row>> method_rows;
+    std::vector<CudaRetrieval::Row> full_rows;
+    const CudaRetrieval* audited = nullptr;  // state of the rows that this step audits
+    std::int32_t kind = 0, ticket = 0;
+    bool has_remapped = false, ragged = false;  // a sequence has remapped positions; has dropped tokens
+  };
+
   CudaFit fit() const { return {.spare = options_.spare, .unfused = options_.unfused}; }
   bool host_pages() const { return options_.store == KvStore::kHost; }
   // The sequences' page tables for single rows.
-  const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
+  const KvTables& pages() const { return step_.ragged ? tables_->ragged_tables() : tables_->tables(); }
   KvTables staged(const Span& s, std::int32_t layer) const;
   LayerPages readable(const Span& s, const LayerPages& stored, const CudaContext& context) const;
   static void settle(std::span<const SequenceRows> sequences);
@@ -133,7 +151,9 @@ class CudaAttention {
   void take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
                     const Stream& stream);
   // State of the methods of a graph's rows; null: they attend all stored tokens.
-  CudaRetrieval* retrieval_of_graph() const { return spans_.front().decodes ? spans_.front().retrieval : nullptr; }
+  CudaRetrieval* retrieval_of_graph() const {
+    return step_.spans.front().decodes ? step_.spans.front().retrieval : nullptr;
+  }
   QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
   void delay(const CudaContext& context);
   // Consecutive rows of one sequence each.   span: of the first
@@ -156,8 +176,6 @@ class CudaAttention {
                      const Memory& m, const CudaContext& context, const Stream& stream);
   void attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r, const Stream& stream);
   void select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream);
-  // Later work in `then` waits for the work in `first` so far.
-  static void follow(const Stream& then, Event& had, const Stream& first);
   void take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                   const Stream& stream);
   // remote_device: signals that the remote part is complete; null: it already is.
@@ -192,30 +210,12 @@ class CudaAttention {
   std::optional<CudaMassObserver> mass_observer_;
   std::optional<CudaAudit> audit_;
   std::optional<CudaHostAttention> host_;
-  bool reads_pages_ = false;                // the host reads pages at their device addresses
-  DeviceBuffer part_out_[2], part_lse_[2];  // outputs of decode rows for each of two parts
+  bool reads_pages_ = false;  // the host reads pages at their device addresses
+  TwoParts parts_;
   std::int32_t generation_ = 0;
 
-  // ---- a step
-  std::vector<Span> spans_;
-  std::vector<std::size_t> chunks_;  // spans of more than one row
-  std::vector<const SequenceCache*> caches_;
-  std::vector<std::int32_t> slots_;
-  // Decode rows with a method that reads less than all stored tokens, by index in retrievals_.active(); without.
-  std::vector<std::vector<CudaRetrieval::Row>> method_rows_;
-  std::vector<CudaRetrieval::Row> full_rows_;
-  const CudaRetrieval* audited_ = nullptr;  // state of the rows that this step audits
-  std::int32_t kind_ = 0;
-  bool has_remapped_ = false, ragged_ = false;  // a sequence has remapped positions; has dropped tokens
-  std::int32_t mass_observer_generation_ = 0;
-  std::uint32_t delays_ = 1;
-  std::int32_t ticket_ = 0;  // of this step
-  bool side_busy_ = false;   // work is in flight in side_
-  bool fetching_ = false;    // work is in flight in fetch_stream_
-  Stream side_, fetch_stream_, early_;
-  Event stored_, selected_, attended_, attended_early_, made_, side_done_, fetched_;
-  Event scores_free_[2];  // by CudaRetrieval::next_scores()
-  bool scores_read_[2] = {};
+  AttentionStreams streams_;
+  Step step_;
 };
 
 }  // namespace mneme

@@ -9,7 +9,7 @@ namespace mneme {
 // Prefill arguments of a span's rows, whose sequence is number `slot` of the attended tables.
 PrefillAttentionCuda CudaAttention::prefill_of(std::int32_t layer, std::size_t span, std::int32_t slot,
                                                const Memory& m) {
-  const Span& s = spans_[span];
+  const Span& s = step_.spans[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2, heads = model_.config().n_heads;
   float* const observed = mass_observer_->chunk_lse(span, layer);
   float* const own = m.sinks == nullptr ? nullptr : m.lse + s.first_row * heads;
@@ -61,7 +61,7 @@ CudaRetrieval::Prompt CudaAttention::prompt_of(const Span& s) const {
 
 void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
                           const CudaContext& context, const Stream& stream) {
-  const Span& s = spans_[span];
+  const Span& s = step_.spans[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   qkv.pre_rope_keys = s.pre_rope_keys();
@@ -107,22 +107,23 @@ CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) c
 }
 
 void CudaAttention::choose_kept_prompt() {
-  if (!staging_ || chunks_.empty()) return;
+  if (!staging_ || step_.chunks.empty()) return;
   std::vector<CudaStaging::Earlier> prompts;
-  for (const std::size_t i : chunks_)
-    if (spans_[i].prompt < 0) prompts.push_back(earlier(spans_[i], 0));
+  for (const std::size_t i : step_.chunks)
+    if (step_.spans[i].prompt < 0) prompts.push_back(earlier(step_.spans[i], 0));
   staging_->choose(prompts, options_.grow_slots ? &free_device_bytes : nullptr);
 }
 
 void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,
                                         const Memory& m, const CudaContext& context, const Stream& stream) {
-  const auto chunk_of = [&](std::size_t i) -> const Span& { return spans_[chunks_[i]]; };
-  const auto number = static_cast<std::size_t>(std::find(chunks_.begin(), chunks_.end(), span) - chunks_.begin());
-  const Span& s = spans_[span];
+  const auto chunk_of = [&](std::size_t i) -> const Span& { return step_.spans[step_.chunks[i]]; };
+  const auto number =
+      static_cast<std::size_t>(std::find(step_.chunks.begin(), step_.chunks.end(), span) - step_.chunks.begin());
+  const Span& s = step_.spans[span];
   const KvTables& pages = this->pages();
   if (layer == 0 && number == 0) staging_->fetch(pages, earlier(s, 0), stream);
   staging_->begin(stream);
-  const bool last_chunk = number + 1 == chunks_.size();
+  const bool last_chunk = number + 1 == step_.chunks.size();
   const std::int32_t next_layer = last_chunk ? layer + 1 : layer;
   if (next_layer < shape_.n_layers)
     staging_->fetch(pages, earlier(chunk_of(last_chunk ? 0 : number + 1), next_layer), stream);
@@ -148,7 +149,7 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
                                stream);
   }
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);
-  side_busy_ = true;
+  streams_.side_busy = true;
 }
 
 }  // namespace mneme

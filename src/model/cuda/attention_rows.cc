@@ -15,13 +15,8 @@ SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n
 // Tests: random delays, unrelated to the work.
 void CudaAttention::delay(const CudaContext& context) {
   if (options_.delay_us <= 0) return;
-  delays_ = delays_ * 1664525u + 1013904223u;
-  wait_cuda(static_cast<std::int32_t>((delays_ >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
-}
-
-void CudaAttention::follow(const Stream& then, Event& had, const Stream& first) {
-  had.record(first);
-  then.wait(had);
+  streams_.delays = streams_.delays * 1664525u + 1013904223u;
+  wait_cuda(static_cast<std::int32_t>((streams_.delays >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
 }
 
 void CudaAttention::add_sinks(const Memory& m, void* out, float* lse, std::int32_t n,
@@ -43,7 +38,7 @@ std::int32_t CudaAttention::window_of(std::int32_t layer) const {
 // Rows that the host attends (host_attention.h).
 void CudaAttention::host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
                               const CudaContext& context, const Stream& stream) {
-  for (const Span& s : spans_) {
+  for (const Span& s : step_.spans) {
     if (!s.by_host) continue;
     QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
     qkv.pre_rope_keys = s.pre_rope_keys() && window_of(layer) == 0;
@@ -125,13 +120,13 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
     m.lap(StepPhase::kRecall, stream);
   } else if (recalls) {
     // The local part is in the ring of rotated keys, and is attended concurrently.
-    const CudaContext side_context{.stream = side_.get()};
-    follow(side_, stored_, stream);
+    const CudaContext side_context{.stream = streams_.side.get()};
+    follow(streams_.side, streams_.stored, stream);
     delay(side_context);
     r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), side_context);
-    attended_.record(side_);
+    streams_.attended.record(streams_.side);
   }
-  attend_two_parts(layer, who, a, rows, m, context, recalls && near_apart ? &attended_ : nullptr, stream);
+  attend_two_parts(layer, who, a, rows, m, context, recalls && near_apart ? &streams_.attended : nullptr, stream);
   if (selects) take_audit(layer, who, rows, m, stream);
 }
 
@@ -164,21 +159,21 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
              in_turn = r.selects_in_sequence();
   if (r.closes_first()) r.close_groups(layer, slots, pages, context);
-  if (speculative && !in_turn) follow(side_, stored_, stream);
+  if (speculative && !in_turn) follow(streams_.side, streams_.stored, stream);
   delay(context);
   const bool early = r.attends_early();
   if (early) attend_early(layer, a, r, stream);
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kSelection, stream);
-  if (speculative && in_turn) follow(side_, selected_, stream);
+  if (speculative && in_turn) follow(streams_.side, streams_.selected, stream);
   delay(context);
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
   // early, and recall has the least work before its wait.
   const int next_scores = r.next_scores();
-  if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
-  if (early) stream.wait(attended_early_);
+  if (shares && streams_.scores_read[next_scores]) stream.wait(streams_.scores_free[next_scores]);
+  if (early) stream.wait(streams_.attended_early);
   if (r.recalls_by_host() && r.selects()) {
-    r.recall_by_host(layer, method_rows_[number_of(r)], stream);
+    r.recall_by_host(layer, step_.method_rows[number_of(r)], stream);
   } else {
     r.recall(SelectWhen::kNow, layer, slots, pages, context);
   }
@@ -197,37 +192,38 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
 // What the step before has listed, by all heads; the results of those that are flagged will be overwritten.
 void CudaAttention::attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r,
                                  const Stream& stream) {
-  const CudaContext context{.stream = early_.get()};
-  follow(early_, stored_, stream);
+  const CudaContext context{.stream = streams_.early.get()};
+  follow(streams_.early, streams_.stored, stream);
   delay(context);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
-  attended_early_.record(early_);
+  streams_.attended_early.record(streams_.early);
 }
 
-// Selection and recall for the next step, behind what `side_` waits for already.
+// Selection and recall for the next step, behind what `streams_.side` waits for already.
 void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream) {
   const KvTables& pages = tables_->tables();
   const bool shares = r.shares_scores();
-  const CudaContext side_context{.stream = side_.get()};
-  attended_.record(stream);
+  const CudaContext side_context{.stream = streams_.side.get()};
+  streams_.attended.record(stream);
   delay(side_context);
   r.select(SelectWhen::kNext, layer, slots, pages, side_context);
-  if (shares) scores_free_[1 - r.next_scores()].record(side_), scores_read_[1 - r.next_scores()] = true;
+  if (shares)
+    streams_.scores_free[1 - r.next_scores()].record(streams_.side), streams_.scores_read[1 - r.next_scores()] = true;
   // Recall of pages in its own stream, so that the next layer's selection need not wait for it (four sequences of
   // 32,768 without corrections: 5.21 ms a step in place of 5.51). For tokens that costs more than it gains (20 %
   // turnover: 6.56 ms in place of 6.47).
-  const Stream& fetching = shares ? side_ : fetch_stream_;
-  if (!shares) follow(fetch_stream_, made_, side_), fetching_ = true;
-  fetching.wait(attended_);
+  const Stream& fetching = shares ? streams_.side : streams_.fetch;
+  if (!shares) follow(streams_.fetch, streams_.made, streams_.side), streams_.fetching = true;
+  fetching.wait(streams_.attended);
   const CudaContext fetches{.stream = fetching.get()};
   delay(fetches);
   r.recall(SelectWhen::kNext, layer, slots, pages, fetches);
-  side_busy_ = true;
+  streams_.side_busy = true;
 }
 
 void CudaAttention::take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                                const Stream& stream) {
-  if (audit_->any() && who.retrieval == audited_)
+  if (audit_->any() && who.retrieval == step_.audited)
     audit_->take(layer, who.first, who.n, {.q = m.q, .remote_q = m.remote_q, .out = m.out, .remote_to = rows.remote_to},
                  *who.retrieval, stream);
 }
@@ -246,10 +242,10 @@ void CudaAttention::attend_two_parts(std::int32_t layer, const SingleRows& who, 
   a.begins = (selects ? rows.local_from : rows.local_from_dense) + first;
   a.lengths = rows.local_to + first;
   a.page_ring = ring.pages;
-  a.out = part_out_[0].data(), a.lse = part_lse_[0].as<float>();
-  remote.q = has_remapped_ ? m.remote_q + std::int64_t{first} * q_width_ * 2 : a.q;
+  a.out = parts_.out[0].data(), a.lse = parts_.lse[0].as<float>();
+  remote.q = step_.has_remapped ? m.remote_q + std::int64_t{first} * q_width_ * 2 : a.q;
   remote.lengths = (selects ? rows.remote_to : rows.remote_to_dense) + first;
-  remote.out = part_out_[1].data(), remote.lse = part_lse_[1].as<float>();
+  remote.out = parts_.out[1].data(), remote.lse = parts_.lse[1].as<float>();
   attend_decode_cuda(a, pre_rope ? ring.tables : r.tables(layer), pre_rope ? ring.layer : r.tables_layer(layer),
                      context);
   if (remote_device != nullptr) stream.wait(*remote_device);
@@ -258,12 +254,12 @@ void CudaAttention::attend_two_parts(std::int32_t layer, const SingleRows& who, 
 }
 
 void CudaAttention::finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream) {
-  follow(side_, stored_, stream);
+  follow(streams_.side, streams_.stored, stream);
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
-  if (r.closes() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = side_.get()});
-  r.write_back(slots, tables_->tables(), {.stream = side_.get()});
-  side_busy_ = true;
+  if (r.closes() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = streams_.side.get()});
+  r.write_back(slots, tables_->tables(), {.stream = streams_.side.get()});
+  streams_.side_busy = true;
 }
 
 }  // namespace mneme
