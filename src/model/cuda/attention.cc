@@ -242,7 +242,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   if (step_.ragged) tables_->take_masks(stream);
   tables_->assign_slots(step_.caches, stream, step_.slots);
   mass_observer_->start(step_.slots, *tables_, stream);
-  choose_kept_prompt();
+  select_kept_prompt();
   prepare_rows(host, stream);
   step_.kind = kind_of_step();
   const auto alike = [&](const Span& s) {

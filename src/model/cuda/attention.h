@@ -185,7 +185,7 @@ class CudaAttention {
                      const CudaContext& context);
   CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
   static std::int64_t free_device_bytes();
-  void choose_kept_prompt();
+  void select_kept_prompt();
   bool in_windows(const Span& s, std::int32_t layer) const;
   std::int32_t add_prompt(const SequenceRows& s);
   void finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream);

@@ -106,12 +106,12 @@ CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) c
           .revision = s.cache->dropped() ? 0 : s.cache->revision()};
 }
 
-void CudaAttention::choose_kept_prompt() {
+void CudaAttention::select_kept_prompt() {
   if (!staging_ || step_.chunks.empty()) return;
   std::vector<CudaStaging::Earlier> prompts;
   for (const std::size_t i : step_.chunks)
     if (step_.spans[i].prompt < 0) prompts.push_back(earlier(step_.spans[i], 0));
-  staging_->choose(prompts, options_.grow_slots ? &free_device_bytes : nullptr);
+  staging_->select_prompt(prompts, options_.grow_slots ? &free_device_bytes : nullptr);
 }
 
 void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,

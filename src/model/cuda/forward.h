@@ -36,7 +36,7 @@ struct CudaForwardOptions {
   float spare = 0.5f, turnover = -1, correction = -1;
   bool unfused = false;  // CudaFit::unfused
   // Cache slots of pages and the layers of a prompt in host pages take free device memory too, of which nothing else is
-  // needed after make_pool() than what the steps do (CudaRetrievalSetup::free_bytes, CudaStaging::choose()).
+  // needed after make_pool() than what the steps do (CudaRetrievalSetup::free_bytes, CudaStaging::select_prompt()).
   bool grow_slots = false;
   std::int32_t recall_blocks = 8;
   RecallForm recall_form;

@@ -60,7 +60,7 @@ void CudaStaging::allocate_kept(std::int64_t free_bytes) {
   may_keep_ = kept_.size() > 0;
 }
 
-void CudaStaging::choose(std::span<const Earlier> prompts, std::int64_t (*free_bytes)()) {
+void CudaStaging::select_prompt(std::span<const Earlier> prompts, std::int64_t (*free_bytes)()) {
   const auto keeps = [](const Earlier& e) { return e.revision != 0 && e.first > 0; };
   const Earlier* longest = nullptr;
   for (const Earlier& e : prompts) {

@@ -35,7 +35,7 @@ class CudaStaging {
   };
   // A step's prompts, before its rounds: of those with earlier tokens and a revision, one keeps its layers. The first
   // such prompt allocates as many layers as fit a quarter of the free device memory; null: none.
-  void choose(std::span<const Earlier> prompts, std::int64_t (*free_bytes)());
+  void select_prompt(std::span<const Earlier> prompts, std::int64_t (*free_bytes)());
   // Frees the kept layers for good, if there are any. Requires  no round is open. Returns whether memory was freed.
   bool release();
   // Fetches them from `pages` into the buffer of the next round.

@@ -81,7 +81,7 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
 //   lse  [n_rows, heads] f32, or null
 //
 // A tile of 128 (row, query head) pairs of one KV head shares the pages that it attends. Where tiles are fewer than the
-// device's multiprocessors, each is cut into KV splits, which a second launch merges by LSE.
+// device's SMs, each is cut into KV splits, which a second launch merges by LSE.
 struct PrefillAttentionCuda {
   const void* q = nullptr;
   void* out = nullptr;

@@ -79,7 +79,7 @@ class CudaStagingTest : public CudaTest {
                           .slot = slots[i],
                           .first = caches[i]->length() - chunks[i].second,
                           .revision = caches[i]->revision()});
-    staging_->choose(std::span(rounds).first(chunks.size()), free_bytes);
+    staging_->select_prompt(std::span(rounds).first(chunks.size()), free_bytes);
     staging_->fetch(tables_->tables(), rounds[0], stream);
     for (std::size_t r = 0; r < rounds.size(); ++r) {
       const auto& [p, n] = chunks[r % chunks.size()];

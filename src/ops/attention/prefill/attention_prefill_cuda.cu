@@ -1,6 +1,6 @@
 // Prefill attention over pages. A thread block has 128 (row, query head) pairs of one KV head, 16 per warp, and iterates
 // over the pages that they attend, two at a time, with the next two in flight. Few tiles are split over the context:
-// 32 rows of an 8B Llama after 50,000 tokens are 8 tiles, which would leave 124 of 132 multiprocessors idle.
+// 32 rows of an 8B Llama after 50,000 tokens are 8 tiles, which would leave 124 of 132 SMs idle.
 // On Hopper a library's kernel is about twice as fast where it fills the device (attention_flashinfer.cu); this one runs
 // on every device and reads pages in place.
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace cuda;  // NOLINT
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kTileItems = kWarps * 16;
 constexpr int kPrefetchPages = 2, kStages = 2;
-constexpr int kMostWaves = 3;        // of thread blocks with a part each, which bounds the scratch memory
+constexpr int kMaxWaves = 3;         // of thread blocks with a part each, which bounds the scratch memory
 constexpr int kLeastSplitPages = 8;  // shorter splits cost more to merge than they gain
 
 struct Args {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args p, int n_splits) {
 // KV splits of a tile: of those that fit into the scratch memory, the fewest whose waves of thread blocks take within
 // 5 % of the shortest time.
 int splits_of(int tiles, int pages) {
-  const int most = std::min(kMostWaves * sm_count() / tiles, pages / kLeastSplitPages);
+  const int most = std::min(kMaxWaves * sm_count() / tiles, pages / kLeastSplitPages);
   const auto cost = [&](int splits) {
     return static_cast<double>((tiles * splits + sm_count() - 1) / sm_count()) / splits;
   };
@@ -229,7 +229,7 @@ __global__ void gather_kernel(KvTables tables, int layer, int slot, int n_tokens
 }  // namespace
 
 std::size_t prefill_attention_scratch_bytes(std::int32_t head_dim) {
-  return static_cast<std::size_t>(kMostWaves * sm_count() * kTileItems) * (head_dim + 1) * sizeof(float);
+  return static_cast<std::size_t>(kMaxWaves * sm_count() * kTileItems) * (head_dim + 1) * sizeof(float);
 }
 
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
