@@ -5,9 +5,9 @@
 // fit, so that a chunk fetches none of them again. Without it a prompt of 100,000 tokens of an 8B Llama in chunks of 512
 // crosses the link 98 times on average, 1.3 TB.
 //
-// Double buffering, in the other layers: the earlier chunks of a round (one sequence, one layer) are fetched while the previous round
-// computes, and its new tokens are written back while the next round computes. Events order both directions: a buffer
-// is not overwritten before it was read, nor read before it was written.
+// Double buffering, in the other layers: the earlier chunks of a round (one sequence, one layer) are fetched while the
+// previous round computes, and its new tokens are written back while the next round computes. Events order both
+// directions: a buffer is not overwritten before it was read, nor read before it was written.
 #pragma once
 
 #include <array>
