@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "src/engine/session/running_model.h"
+#include "src/engine/session/session_store.h"
 #include "tests/engine/session/session_files.h"
 #include "tests/engine/session/session_fixture.h"
 #include "tests/model/test_models.h"
