@@ -71,6 +71,12 @@ Card card_of(const DoctorDevice& d) {
           .measured = true};
 }
 
+// Host memory for what sequences lose on the device: four times what lies there, and at most half of what is free. GiB.
+std::int64_t host_tier_gib(const Form& form, const BenchShape& shape, const Wanted& w) {
+  if (form.store != KvStore::kDevice || kv_windows_of(shape.config).n_layers() > 0) return 0;
+  return std::min(4 * kv_bytes(shape, w, form.dtype), (w.host_bytes - kReservedHostBytes) / 2) / (1 << 30);
+}
+
 std::vector<std::string> options_of(const Form& form, const BenchShape& shape, const Wanted& w) {
   std::vector<std::string> options = {"--device cuda",
                                       form.store == KvStore::kHost ? "--kv-store host" : "--kv-store device",
@@ -81,6 +87,8 @@ std::vector<std::string> options_of(const Form& form, const BenchShape& shape, c
   if (w.sequences > 1)
     options.push_back(
         fmt::format("--kv-offloading-size {:.0f}", std::ceil(real(kv_bytes(shape, w, form.dtype)) / kGib)));
+  if (const std::int64_t gib = host_tier_gib(form, shape, w); gib > 0)
+    options.push_back(fmt::format("--kv-host-gib {}", gib));
   return options;
 }
 

@@ -45,6 +45,20 @@ TEST(Recommend, HalvesKeysAndValuesBeforeItLeavesTheDevice) {
   EXPECT_THAT(r.options, Contains("--kv-method full"));
 }
 
+TEST(Recommend, LeavesHostMemoryUnderTheDevices) {
+  const auto tier = [](const Recommendation& r) {
+    for (const std::string& o : r.options)
+      if (o.starts_with("--kv-host-gib ")) return std::stoi(o.substr(14));
+    return 0;
+  };
+  EXPECT_EQ(tier(on_card(80, 2)), 32) << "four times the 8 GiB on the device";
+  const int half = tier(on_card(80, 14));
+  EXPECT_LT(half, 64) << "half of the host's memory";
+  EXPECT_GT(half, 56);
+  EXPECT_EQ(tier(on_card(80, 14, 1)), 0);
+  EXPECT_EQ(tier(on_card(80, 40)), 0) << "pages lie in host memory already";
+}
+
 TEST(Recommend, TakesTheHostAndAMethodForMore) {
   const Recommendation r = on_card(80, 40);
   EXPECT_THAT(r.options, Contains("--kv-store host"));
