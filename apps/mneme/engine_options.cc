@@ -3,19 +3,6 @@
 #include "apps/mneme/options.h"
 
 namespace mneme::cli {
-namespace {
-
-// An option in GiB of a number of bytes.
-CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* words) {
-  return c
-      .add_option_function<double>(
-          name, [&bytes](double gib) { bytes = static_cast<std::int64_t>(gib * 1024 * 1024 * 1024); }, words)
-      ->type_name("GIB")
-      ->check(number(0.0001, 1e6));
-}
-
-}  // namespace
-
 void add_device_option(CLI::App& c, EngineOptions& e) {
   add_named(c, "--device", e.device, parse_device, "cpu, or cuda: the first NVIDIA GPU")
       ->type_name("NAME")

@@ -102,6 +102,14 @@ std::string variable_for(const CLI::Option& option) {
 
 }  // namespace
 
+CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* help) {
+  return c
+      .add_option_function<double>(
+          name, [&bytes](double gib) { bytes = static_cast<std::int64_t>(gib * 1024 * 1024 * 1024); }, help)
+      ->type_name("GIB")
+      ->check(number(0.0001, 1e6));
+}
+
 void name_environment(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     const std::vector<std::string>& names = option->get_lnames();

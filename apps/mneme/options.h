@@ -32,6 +32,9 @@ CLI::Option* add_named(CLI::App& c, const std::string& name, E& value, E (*parse
       ->default_str(std::string(name_of(value)));
 }
 
+// An option in GiB of a number of bytes.
+CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* help);
+
 // Gives every option of `command` its environment variable: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE. Each of an
 // option's long names has one, negations ("--no-...") apart; where several are set, that of the first name counts. What
 // stands on the command line wins. MNEME_PORT as Kubernetes sets it ("tcp://10.0.0.1:8000") is ignored with a warning.

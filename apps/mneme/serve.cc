@@ -32,7 +32,7 @@ struct ServeCommand {
   std::optional<std::string> api_key;
   std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
   std::vector<std::string> presets;
-  double host_gib = 0, disk_gib = 16, stream_ms = 20;
+  double disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
 
@@ -63,15 +63,11 @@ std::optional<server::KvEventOptions> kv_events_of(const ServeCommand& command) 
   return events;
 }
 
-constexpr double kGib = 1 << 30;
-
-// --kv-host-gib, and what to say of it.
-std::string take_host(ServeCommand& command, bool ranks) {
-  if (command.host_gib == 0) return "";
-  server::ServerOptions& o = command.server;
+// What to say of --kv-host-gib. Errors  kOption: it is of no use.
+std::string host_note(const server::ServerOptions& o, bool ranks) {
+  if (o.host_bytes == 0) return "";
   if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-host-gib: only with --enable-prefix-caching");
   if (ranks) fail(ErrorKind::kOption, "--kv-host-gib: only for a model in one process");
-  o.host_bytes = static_cast<std::int64_t>(command.host_gib * kGib);
   const bool there = o.engine.device == Device::kCpu || o.engine.kv_store == KvResidency::kHost;
   return there ? "--kv-host-gib: keys and values lie in host memory already; --kv-offloading-size is the room for them"
                : "";
@@ -81,7 +77,8 @@ std::string take_host(ServeCommand& command, bool ranks) {
 std::optional<DiskOptions> disk_of(const ServeCommand& command) {
   if (command.disk_path.empty()) return std::nullopt;
   if (!command.server.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
-  return DiskOptions{.folder = command.disk_path, .bytes = static_cast<std::int64_t>(command.disk_gib * kGib)};
+  return DiskOptions{.folder = command.disk_path,
+                     .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
 }
 void take_share(DiskOptions& disk, const Collective& world) {
   disk.folder /= fmt::format("rank{}of{}", world.rank(), world.size());
@@ -109,11 +106,11 @@ int serve(ServeCommand command) {
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
   const std::unique_ptr<RankGroup> ranks = join_ranks(command.ranks, o.engine);
-  const std::string host_note = take_host(command, ranks != nullptr);
+  const std::string of_host = host_note(o, ranks != nullptr);
   if (ranks && o.disk) take_share(*o.disk, ranks->world());
   if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine, o.disk);
   say_note(note);
-  say_note(host_note);
+  say_note(of_host);
   say_note(weak_default(recipe));
   o.model = model_file(command.model, true);
   ProgressBar bar(ProgressBar::mode_for_stderr(true));
@@ -243,11 +240,9 @@ void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
   add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Prefix cache: reuse KV pages of equal prompt prefixes (default: on)"));
-  add(c.add_option("--kv-host-gib", command.host_gib,
-                   "Page-locked host memory under keys and values on the device: prompts and preempted answers come "
-                   "back from it (default: none)")
-          ->type_name("GIB")
-          ->check(number(0.0001, 1e6)));
+  add(add_gib(c, "--kv-host-gib", o.host_bytes,
+              "Page-locked host memory under keys and values on the device: prompts and preempted answers come back "
+              "from it (default: none)"));
   add(c.add_option("--kv-disk", command.disk_path,
                    "Folder for keys and values of prompts that may come again: more of them than memory holds, also "
                    "after a restart")

@@ -8,9 +8,9 @@
 //           may still take, so a step never fails for want of memory. With KvAdmission::kForecast it begins when those
 //           are free that it probably needs; where a step finds too few, sequences that do not run lose pages, then the
 //           least urgent running ones, which wait for room again and get back from a lower tier what that could take,
-//           or compute it again. Only when nothing runs and the first waiting
-//           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
-//           that wait: their tokens stay and are computed again.
+//           or compute it again. Only when nothing runs and the first waiting request has no room do kept sequences
+//           lose pages from their ends, the longest unused first, then forks that wait: their tokens stay and are
+//           computed again.
 // Threads   one at a time.
 // Order     requests of equal priority begin in the order in which they came; a turn of a kept sequence comes when it
 // is asked for.

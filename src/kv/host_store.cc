@@ -12,7 +12,7 @@ namespace {
 
 // Places are counted in blocks.
 std::int64_t slots_of(const KvShape& shape, std::int64_t bytes) {
-  const std::int64_t page = shape.page_bytes() * shape.blocks_per_page();
+  const auto page = static_cast<std::int64_t>(shape.whole_page_bytes());
   if (bytes < page)
     fail(ErrorKind::kOption, "{} bytes of host memory have no room for a page, which takes {}", bytes, page);
   return std::min(bytes / page, std::numeric_limits<std::int32_t>::max() / shape.blocks_per_page());
@@ -22,7 +22,7 @@ std::int64_t slots_of(const KvShape& shape, std::int64_t bytes) {
 
 HostStore::HostStore(const PagePool& pool, std::int64_t bytes)
     : pool_(pool),
-      page_bytes_(static_cast<std::int64_t>(pool.shape().page_bytes()) * pool.shape().blocks_per_page()),
+      page_bytes_(static_cast<std::int64_t>(pool.shape().whole_page_bytes())),
       index_(slots_of(pool.shape(), bytes)),
       memory_(pool.host_memory(index_.n_slots() * page_bytes_)) {}
 
@@ -36,8 +36,7 @@ void HostStore::append_places(const SequenceCache& cache, const PageIndex::Page&
 
 void HostStore::copy(BlocksGo go) {
   if (places_.empty()) return;
-  pool_.copy_blocks(*memory_, places_, go);
-  pool_.end_layer();  // blocks that lie in a file are given back
+  pool_.copy_blocks(memory_, places_, go);
   places_.clear();
 }
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -55,7 +54,7 @@ class HostStore {
   const PagePool& pool_;
   std::int64_t page_bytes_;
   PageIndex index_;
-  std::unique_ptr<HostMemory> memory_;
+  HostMemory memory_;
   std::vector<BlockPlace> places_;
   Stats stats_;
 };

@@ -17,16 +17,6 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-class OwnMemory final : public HostMemory {
- public:
-  explicit OwnMemory(std::size_t bytes) : buffer_(bytes) {}
-  std::byte* data() const override { return buffer_.data(); }
-  std::byte* device_data() const override { return buffer_.data(); }
-
- private:
-  Buffer buffer_;
-};
-
 }  // namespace
 
 // Returns their bytes.
@@ -102,13 +92,16 @@ void PagePool::write(std::byte* to, const std::byte* from_host, std::size_t byte
   memory_ != nullptr ? memory_->write(to, from_host, bytes) : static_cast<void>(std::memcpy(to, from_host, bytes));
 }
 
-std::unique_ptr<HostMemory> PagePool::host_memory(std::size_t bytes) const {
-  return memory_ != nullptr ? memory_->host_memory(bytes) : std::make_unique<OwnMemory>(bytes);
+HostMemory PagePool::host_memory(std::size_t bytes) const {
+  if (memory_ != nullptr) return memory_->host_memory(bytes);
+  const auto own = std::make_shared<Buffer>(bytes);
+  return {.data = own->data(), .device_data = own->data(), .owner = own};
 }
 void PagePool::copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, BlocksGo go) const {
   if (memory_ != nullptr) return memory_->copy_blocks(host, places, block_bytes_, go);
   for (const BlockPlace& p : places) touch(BlockId(p.block));
-  mneme::copy_blocks(base_, host.data(), places, block_bytes_, go);
+  mneme::copy_blocks(base_, host.data, places, block_bytes_, go);
+  end_layer();
 }
 
 std::optional<SpillMemory::Stats> PagePool::spill_stats() const {

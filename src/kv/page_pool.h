@@ -45,8 +45,9 @@ struct KvShape {
   std::size_t page_bytes() const { return token_bytes() * kPageTokens; }
   // Blocks of one page of tokens over all layers and KV heads.
   std::int64_t blocks_per_page() const { return std::int64_t{n_layers} * n_kv_heads; }
-  // Bytes of one token over all layers and KV heads.
+  // Bytes of one token, and of one page of tokens, over all layers and KV heads.
   std::size_t bytes_per_token() const { return token_bytes() * blocks_per_page(); }
+  std::size_t whole_page_bytes() const { return page_bytes() * blocks_per_page(); }
   bool operator==(const KvShape&) const = default;
 };
 
@@ -69,12 +70,10 @@ struct KvWindows {
   std::int64_t most_pages(std::int64_t n_new) const { return pages_of(tokens + kSlack + n_new) + 1; }
 };
 
-// Host memory beside a pool, for blocks on their way: what its device reads and writes in place, where there is one.
-class HostMemory {
- public:
-  virtual ~HostMemory() = default;
-  virtual std::byte* data() const = 0;
-  virtual std::byte* device_data() const = 0;  // where the device has it
+// Host memory that blocks of a pool are copied to and from. The pool's device, where it has one, accesses it in place.
+struct HostMemory {
+  std::byte *data = nullptr, *device_data = nullptr;  // addresses on the host and on the device
+  std::shared_ptr<void> owner;                        // frees it
 };
 
 // Block storage outside of this process's pageable memory: device memory, or host memory that the device maps. Block i
@@ -92,7 +91,7 @@ class BlockMemory {
   virtual void read(std::byte* to_host, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, std::size_t bytes) = 0;
   // Errors  kResource.
-  virtual std::unique_ptr<HostMemory> host_memory(std::size_t bytes) = 0;
+  virtual HostMemory host_memory(std::size_t bytes) = 0;
   // Blocks to and from such memory. Async, as copy(): before the host looks at what was copied, or overwrites what is
   // copied from, wait().
   virtual void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
@@ -172,8 +171,8 @@ class PagePool {
   void read(std::byte* to_host, const std::byte* from, std::size_t bytes) const;
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
   // Memory for copy_blocks(), not initialised. Errors  kResource.
-  std::unique_ptr<HostMemory> host_memory(std::size_t bytes) const;
-  // Copies blocks to places of `host`, or back, of page_bytes() each. Where on_device(), async: ordered before whatever
+  HostMemory host_memory(std::size_t bytes) const;
+  // Copies blocks to places of `host`, or back, of page_bytes() each, and ends with end_layer(). Where on_device(), async: ordered before whatever
   // this pool's copies and kernels do later; before the host looks at what was copied, or overwrites what is copied
   // from, wait().
   void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, BlocksGo go) const;

@@ -170,15 +170,16 @@ class LateBlocks final : public BlockMemory {
   void move(std::span<const TokenMove>, std::span<const std::int32_t>, std::size_t) override { std::abort(); }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override { copy(to_host, from, n); }
   void write(std::byte* to, const std::byte* from_host, std::size_t n) override { copy(to, from_host, n); }
-  std::unique_ptr<HostMemory> host_memory(std::size_t n) override {
+  HostMemory host_memory(std::size_t n) override {
     if (refuses_) fail(ErrorKind::kResource, "{} bytes of host memory cannot be locked", n);
-    return std::make_unique<Host>(n);
+    const auto own = std::make_shared<std::vector<std::byte>>(n);
+    return {.data = own->data(), .device_data = own->data(), .owner = own};
   }
   void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
                    BlocksGo go) override {
     const std::vector<BlockPlace> listed(places.begin(), places.end());
     late_.emplace_back(
-        [this, at = host.data(), listed, block_bytes, go] { mneme::copy_blocks(base(), at, listed, block_bytes, go); });
+        [this, at = host.data, listed, block_bytes, go] { mneme::copy_blocks(base(), at, listed, block_bytes, go); });
   }
   void wait() override {
     for (const auto& copy : late_) copy();
@@ -186,12 +187,6 @@ class LateBlocks final : public BlockMemory {
   }
 
  private:
-  struct Host final : HostMemory {
-    explicit Host(std::size_t n) : bytes(n) {}
-    std::byte* data() const override { return const_cast<std::byte*>(bytes.data()); }
-    std::byte* device_data() const override { return data(); }
-    std::vector<std::byte> bytes;
-  };
   std::vector<std::byte> bytes_;
   std::vector<std::function<void()>> late_;
   bool refuses_;

@@ -67,15 +67,15 @@ TEST(PagePool, BlocksGoToPlacesInHostMemoryAndBack) {
     std::memset(pool.data(ids[i]), 10 + i, bytes);
   }
   const auto host = pool.host_memory(3 * bytes);
-  std::memset(host->data(), 1, 3 * bytes);
+  std::memset(host.data, 1, 3 * bytes);
   const BlockPlace out[] = {{ids[4].value, 0}, {ids[1].value, 2}}, in[] = {{ids[0].value, 2}, {ids[2].value, 1}};
-  pool.copy_blocks(*host, out, BlocksGo::kOut);
-  pool.copy_blocks(*host, in, BlocksGo::kIn);
+  pool.copy_blocks(host, out, BlocksGo::kOut);
+  pool.copy_blocks(host, in, BlocksGo::kIn);
   pool.wait();
   const int held[] = {14, 1, 11}, blocks[] = {11, 11, 1, 13, 14};
   for (int i = 0; i < 3; ++i)
     for (const std::size_t at : {std::size_t{0}, bytes - 1})
-      EXPECT_EQ(std::to_integer<int>(host->data()[i * bytes + at]), held[i]) << i;
+      EXPECT_EQ(std::to_integer<int>(host.data[i * bytes + at]), held[i]) << i;
   for (int i = 0; i < 5; ++i)
     for (const std::size_t at : {std::size_t{0}, bytes - 1})
       EXPECT_EQ(std::to_integer<int>(pool.data(ids[i])[at]), blocks[i]) << i;

@@ -34,7 +34,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kReadPasses = 24, kGemmPasses = 4;
-constexpr std::int64_t kChunkTokens = 1024;  // of a prefill step, as `mneme run` takes them
+constexpr std::int64_t kChunkTokens = kStepRows;  // of a prefill step
 constexpr std::int64_t kGemmWidth = 2048;
 
 struct DoctorOptions {
@@ -92,10 +92,7 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   out.kv_dtype = kv_dtype_of({.kv_cache_dtype = o.kv_dtype});
   const KvShape kv = kv_shape_of(c, out.kv_dtype);
   out.kv_per_token = static_cast<std::int64_t>(kv.bytes_per_token());
-  KvWindows windows = kv_windows_of(c);
-  windows.step_tokens = count32(kChunkTokens);
-  const std::int64_t blocks = blocks_of(kv, windows, out.context) + kv.blocks_per_page();
-  out.kv_bytes = blocks * static_cast<std::int64_t>(kv.page_bytes()) * out.batch;
+  out.kv_bytes = kv_bytes(out.shape, out.context, out.batch, out.kv_dtype);
   out.activation_bytes = activation_estimate(c, std::max(kChunkTokens, out.batch), out.batch);
   out.needed = out.shape.weight_bytes + out.kv_bytes + out.activation_bytes;
   out.fits = out.needed <= machine.memory_limit;

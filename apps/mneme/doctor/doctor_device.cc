@@ -18,7 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int32_t kStepRows = 1024;  // as `mneme run` takes them
 constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
 
 std::string gib(std::int64_t bytes) {
@@ -57,18 +56,25 @@ std::vector<DoctorDevice> look_at_devices() {
   return devices;
 }
 
+std::int64_t kv_bytes(const BenchShape& shape, std::int64_t context, std::int64_t sequences, DType dtype,
+                      bool in_file) {
+  const KvShape kv = kv_shape_of(shape.config, dtype);
+  KvWindows windows = in_file ? KvWindows{} : kv_windows_of(shape.config);
+  windows.step_tokens = kStepRows;
+  const std::int64_t blocks = blocks_of(kv, windows, context) + kv.blocks_per_page();
+  return blocks * static_cast<std::int64_t>(kv.page_bytes()) * sequences;
+}
+
 DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
                                std::int64_t batch, std::int64_t host_bytes, DType kv_dtype) {
   const ModelConfig& c = shape.config;
   const KvShape kv_shape = kv_shape_of(c, kv_dtype);
   const auto layer_token = static_cast<std::int64_t>(kv_shape.token_bytes()) * c.n_kv_heads,
              wide_layer_token = 4 * c.n_kv_heads * c.head_dim;
-  KvWindows windows = kv_windows_of(c);
-  windows.step_tokens = kStepRows;
+  const KvWindows windows = kv_windows_of(c);
   const std::int64_t n_windows = windows.n_layers(), n_whole = c.n_layers - n_windows;
   const std::int64_t pages = pages_of(context) + std::int64_t{1};
-  const std::int64_t kv = (blocks_of(kv_shape, windows, context) + kv_shape.blocks_per_page()) *
-                          static_cast<std::int64_t>(kv_shape.page_bytes()) * batch;
+  const std::int64_t kv = kv_bytes(shape, context, batch, kv_dtype);
   const std::int64_t of_windows = n_windows * std::min<std::int64_t>(context, windows.tokens) * layer_token * batch;
   const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
   const auto step = real(shape.step_weight_bytes), full = real(n_whole * context * layer_token * batch + of_windows);

@@ -19,6 +19,12 @@ struct DoctorDevice {
   DeviceRates rates;
 };
 
+inline constexpr std::int32_t kStepRows = 1024;  // as `mneme run` and `mneme serve` take them
+
+// Keys and values of `sequences` sequences, with a page for each to copy. in_file: layers with a window keep everything.
+std::int64_t kv_bytes(const BenchShape& shape, std::int64_t context, std::int64_t sequences, DType dtype,
+                      bool in_file = false);
+
 // Measures every GPU; empty without one (no_device_reason() has the reason).
 std::vector<DoctorDevice> look_at_devices();
 

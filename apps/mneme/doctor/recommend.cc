@@ -20,17 +20,7 @@
 namespace mneme::cli {
 namespace {
 
-constexpr std::int32_t kServeRows = 1024;  // as `mneme serve` takes them
 constexpr double kGib = 1 << 30;
-
-// With a page for each sequence to copy. In a file layers with a window keep everything.
-std::int64_t kv_bytes(const BenchShape& shape, const Wanted& w, DType dtype, bool in_file = false) {
-  const KvShape kv = kv_shape_of(shape.config, dtype);
-  KvWindows windows = in_file ? KvWindows{} : kv_windows_of(shape.config);
-  windows.step_tokens = kServeRows;
-  const std::int64_t blocks = blocks_of(kv, windows, w.context) + kv.blocks_per_page();
-  return blocks * static_cast<std::int64_t>(kv.page_bytes()) * w.sequences;
-}
 
 // Null where the model has no layer that a method may select in.
 std::shared_ptr<const Plan> method_plan(const BenchShape& shape, DType dtype) {
@@ -49,7 +39,7 @@ struct Form {
 FitSetup setup_of(const Form& form, const BenchShape& shape, const Wanted& w) {
   FitSetup f;
   f.weight_bytes = real(shape.weight_bytes);
-  f.chunk_tokens = kServeRows;
+  f.chunk_tokens = kStepRows;
   f.host_memory_bytes = real(std::max<std::int64_t>(1, w.host_bytes - kReservedHostBytes));
   f.step.config = shape.config;
   f.step.step_weight_bytes = real(shape.step_weight_bytes);
@@ -74,7 +64,8 @@ Card card_of(const DoctorDevice& d) {
 // Host memory for what sequences lose on the device: four times what lies there, and at most half of what is free. GiB.
 std::int64_t host_tier_gib(const Form& form, const BenchShape& shape, const Wanted& w) {
   if (form.store != KvStore::kDevice || kv_windows_of(shape.config).n_layers() > 0) return 0;
-  return std::min(4 * kv_bytes(shape, w, form.dtype), (w.host_bytes - kReservedHostBytes) / 2) / (1 << 30);
+  return std::min(4 * kv_bytes(shape, w.context, w.sequences, form.dtype), (w.host_bytes - kReservedHostBytes) / 2) /
+         (1 << 30);
 }
 
 std::vector<std::string> options_of(const Form& form, const BenchShape& shape, const Wanted& w) {
@@ -85,8 +76,8 @@ std::vector<std::string> options_of(const Form& form, const BenchShape& shape, c
                                       fmt::format("--max-num-seqs {}", w.sequences),
                                       fmt::format("-c {}", w.context)};
   if (w.sequences > 1)
-    options.push_back(
-        fmt::format("--kv-offloading-size {:.0f}", std::ceil(real(kv_bytes(shape, w, form.dtype)) / kGib)));
+    options.push_back(fmt::format("--kv-offloading-size {:.0f}",
+                                  std::ceil(real(kv_bytes(shape, w.context, w.sequences, form.dtype)) / kGib)));
   if (const std::int64_t gib = host_tier_gib(form, shape, w); gib > 0)
     options.push_back(fmt::format("--kv-host-gib {}", gib));
   return options;
@@ -160,12 +151,12 @@ Recommendation recommend_on_device(const DoctorDevice& device, const BenchShape&
 
 Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, double read_rate) {
   const auto fixed = [&](std::int64_t n) {
-    return shape.weight_bytes + activation_estimate(shape.config, std::max<std::int64_t>(kServeRows, n), n);
+    return shape.weight_bytes + activation_estimate(shape.config, std::max<std::int64_t>(kStepRows, n), n);
   };
   const std::int64_t room = wanted.host_bytes - fixed(wanted.sequences);
   if (room <= 0) return {.reason = "the weights do not fit: a smaller type (mneme convert)"};
   const auto sized = [&](DType dtype) {
-    const std::int64_t one = kv_bytes(shape, {wanted.context, 1, 0}, dtype);
+    const std::int64_t one = kv_bytes(shape, wanted.context, 1, dtype);
     Recommendation r{
         .options = {"--device cpu", "--kv-method full", fmt::format("--kv-cache-dtype {}", dtype_name(dtype)),
                     fmt::format("--max-num-seqs {}", wanted.sequences), fmt::format("-c {}", wanted.context)},
@@ -184,8 +175,8 @@ Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, d
                            dtype == DType::kInt8 ? " in 8 bits" : "");
     return r;
   }
-  const std::int64_t kv = kv_bytes(shape, wanted, DType::kInt8, true), memory = room / (1 << 30),
-                     all = 1 + kv / (1 << 30);
+  const std::int64_t kv = kv_bytes(shape, wanted.context, wanted.sequences, DType::kInt8, true),
+                     memory = room / (1 << 30), all = 1 + kv / (1 << 30);
   Recommendation r{.reason = "keys and values do not fit the memory: the coldest lie in a file, and a method reads few",
                    .most_sequences = wanted.sequences};
   r.options = {"--device cpu",

@@ -8,10 +8,12 @@
 
 namespace mneme {
 
-DiskFollower::DiskFollower(const RunningModel& model, const std::optional<DiskOptions>& options)
-    : model_(model), staging_(model.engine->pool(), 1) {
+DiskFollower::DiskFollower(const RunningModel& model, const std::optional<DiskOptions>& options) : model_(model) {
   MNEME_CHECK(model.engine->ranks() != nullptr, "a rank that follows");
-  if (options) store_.emplace(bytes_of_page(model.engine->pool().shape()), store_options(model, *options));
+  if (!options) return;
+  const PagePool& pool = model.engine->pool();
+  store_.emplace(pool.shape().whole_page_bytes(), store_options(model, *options));
+  staging_.emplace(pool, 1);
 }
 
 DiskFollower::~DiskFollower() {
@@ -42,8 +44,8 @@ void DiskFollower::store(RequestId id, const PageKey& key) {
   const SequenceCache& cache = model_.engine->cache(id);
   if (cache.dropped() || key.number < cache.released_pages() || key.number >= cache.length() / kPageTokens) return;
   const auto fill = [&](std::span<std::byte> to) {
-    staging_.take(cache, key.number, 1);
-    std::ranges::copy(staging_.page(0), to.begin());
+    staging_->take(cache, key.number, 1);
+    std::ranges::copy(staging_->page(0), to.begin());
   };
   while (store_->store(key, fill) == PageStore::Begun::kBusy) poll();
 }
@@ -62,8 +64,8 @@ void DiskFollower::add(RequestId id, std::uint64_t tag) {
   const std::int64_t all = model_.engine->ranks()->least(page.empty() ? 0 : 1);
   if (all == 0) return;
   model_.engine->fill_kept(id, kPageTokens, [&](SequenceCache& cache) {
-    std::ranges::copy(page.mapped(), staging_.page(0).begin());
-    staging_.put(cache, cache.length() / kPageTokens - 1, std::array{0});
+    std::ranges::copy(page.mapped(), staging_->page(0).begin());
+    staging_->put(cache, cache.length() / kPageTokens - 1, std::array{0});
     cache.pool().wait();
   });
 }

@@ -37,7 +37,7 @@ class DiskFollower {
 
   const RunningModel& model_;
   std::optional<PageStore> store_;
-  PageStaging staging_;                                   // of one page
+  std::optional<PageStaging> staging_;                    // of one page; with a store
   std::map<std::uint64_t, std::vector<std::byte>> here_;  // read, and not yet added; by tag
   std::set<std::uint64_t> in_flight_;
 };

@@ -33,10 +33,6 @@ std::uint64_t identity_of(const RunningModel& model) {
 
 }  // namespace
 
-std::size_t bytes_of_page(const KvShape& shape) {
-  return shape.page_bytes() * shape.blocks_per_page();
-}
-
 PageStore::Options store_options(const RunningModel& model, const DiskOptions& options) {
   return {.folder = options.folder,
           .bytes = options.bytes,
@@ -47,17 +43,15 @@ PageStore::Options store_options(const RunningModel& model, const DiskOptions& o
 
 PageStaging::PageStaging(const PagePool& pool, std::int32_t n_pages)
     : pool_(pool),
-      page_bytes_(bytes_of_page(pool.shape())),
+      page_bytes_(pool.shape().whole_page_bytes()),
       n_pages_(n_pages),
       memory_(pool.host_memory(n_pages * page_bytes_)) {}
 
-// Where some blocks of the pool lie in a file, those of these pages are given back together.
 void PageStaging::take(const SequenceCache& cache, std::int32_t first_page, std::int32_t n) {
   const auto blocks = count32(pool_.shape().blocks_per_page());
   places_.clear();
   for (std::int32_t i = 0; i < n; ++i) cache.append_places(first_page + i, i * blocks, places_);
-  pool_.copy_blocks(*memory_, places_, BlocksGo::kOut);
-  pool_.end_layer();
+  pool_.copy_blocks(memory_, places_, BlocksGo::kOut);
   pool_.wait();
 }
 
@@ -66,8 +60,11 @@ void PageStaging::put(SequenceCache& cache, std::int32_t first_page, std::span<c
   places_.clear();
   for (std::size_t i = 0; i < pages.size(); ++i)
     cache.append_places(first_page + count32(i), pages[i] * blocks, places_);
-  pool_.copy_blocks(*memory_, places_, BlocksGo::kIn);
-  pool_.end_layer();
+  pool_.copy_blocks(memory_, places_, BlocksGo::kIn);
+}
+
+std::int32_t pages_to_share(const PagePool& pool, RequestId from, std::int32_t n_shared) {
+  return from.valid() && pool.windows().n_layers() == 0 ? n_shared / kPageTokens : 0;
 }
 
 std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt) {

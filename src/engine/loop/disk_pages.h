@@ -30,7 +30,6 @@ inline constexpr std::uint64_t kPagesOfLoad = std::uint64_t{1} << 32;
 
 // A store for this rank's pages of the model. Errors  as PageStore.
 PageStore::Options store_options(const RunningModel& model, const DiskOptions& options);
-std::size_t bytes_of_page(const KvShape& shape);
 
 // Pages between a pool and the disk: each is its blocks, layer after layer, KV head after KV head.
 class PageStaging {
@@ -39,7 +38,7 @@ class PageStaging {
   PageStaging(const PagePool& pool, std::int32_t n_pages);
 
   std::int32_t n_pages() const { return n_pages_; }
-  std::span<std::byte> page(std::int32_t i) const { return {memory_->data() + i * page_bytes_, page_bytes_}; }
+  std::span<std::byte> page(std::int32_t i) const { return {memory_.data + i * page_bytes_, page_bytes_}; }
   // Copies these pages of a sequence to the first ones here, and waits for them.
   void take(const SequenceCache& cache, std::int32_t first_page, std::int32_t n);
   // Copies pages here to those of a sequence from first_page on. They are the pool's until it has waited.
@@ -49,9 +48,13 @@ class PageStaging {
   const PagePool& pool_;
   std::size_t page_bytes_;
   std::int32_t n_pages_;
-  std::unique_ptr<HostMemory> memory_;
+  HostMemory memory_;
   std::vector<BlockPlace> places_;
 };
+
+// Pages that a prompt which comes back takes from `from`, a sequence that has n_shared of its tokens (or nothing): none
+// where layers keep windows, because a sequence whose layers do has no others of its pages.
+std::int32_t pages_to_share(const PagePool& pool, RequestId from, std::int32_t n_shared);
 
 // Of the first whole pages of a sequence.
 std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt);

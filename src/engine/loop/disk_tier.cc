@@ -10,7 +10,7 @@ namespace mneme {
 DiskTier::DiskTier(RunningModel& model, const DiskOptions& options)
     : model_(model),
       link_(model.engine->ranks()),
-      store_(bytes_of_page(model.engine->pool().shape()), store_options(model, options)),
+      store_(model.engine->pool().shape().whole_page_bytes(), store_options(model, options)),
       leaving_(model.engine->pool(), store_.n_buffers()),
       arriving_(model.engine->pool(), 2 * store_.n_buffers()) {
   for (std::int32_t i = 0; i < arriving_.n_pages(); ++i) free_.push_back(i);
@@ -99,9 +99,7 @@ const DiskTier::Arrival& DiskTier::fetch(std::span<const TokenId> tokens, const 
   load.arrival.tokens.assign(tokens.begin(), tokens.end());
   load.arrival.salt = salt;
   load.keys = page_keys(tokens, salt);
-  // A sequence whose layers keep windows has no others of these pages.
-  const bool shares = from.valid() && model_.engine->pool().windows().n_layers() == 0;
-  load.asked = load.filled = shares ? n_shared / kPageTokens : 0;
+  load.asked = load.filled = pages_to_share(model_.engine->pool(), from, n_shared);
   load.end = size32(load.keys);
   load.arrival.id = model_.engine->adopt_prefix(load.arrival.tokens, from, load.filled * kPageTokens);
   return load.arrival;

@@ -31,9 +31,7 @@ RequestId HostTier::fetch(std::span<const TokenId> tokens, const std::string& sa
                           std::int32_t n_shared, FunctionRef<void(std::int64_t)> make_room) {
   const std::vector<PageKey> keys = page_keys(tokens, salt);
   Engine& engine = *model_.engine;
-  // A sequence whose layers keep windows has no others of these pages.
-  const bool shares = from.valid() && engine.pool().windows().n_layers() == 0;
-  const std::int32_t shared = shares ? n_shared / kPageTokens : 0;
+  const std::int32_t shared = pages_to_share(engine.pool(), from, n_shared);
   const auto missing = std::span(keys).subspan(shared);
   // Who makes room stores other pages here.
   store_.hold(missing);

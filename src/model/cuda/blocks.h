@@ -15,16 +15,6 @@
 
 namespace mneme {
 
-class PinnedMemory final : public HostMemory {
- public:
-  explicit PinnedMemory(std::size_t bytes) : buffer_(bytes) {}
-  std::byte* data() const override { return buffer_.data(); }
-  std::byte* device_data() const override { return buffer_.device_data(); }
-
- private:
-  PinnedBuffer buffer_;
-};
-
 class CudaBlocks final : public BlockMemory {
  public:
   // Errors  kResource.
@@ -62,16 +52,17 @@ class CudaBlocks final : public BlockMemory {
                      static_cast<std::int32_t>(ends.size()), {.stream = stream_.get()});
   }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override {
-    if (!host_reads()) copy_bytes(to_host, from, n, stream_);
+    copy(to_host, from, n);
     stream_.synchronize();
-    if (host_reads()) std::memcpy(to_host, from, n);
   }
   void write(std::byte* to, const std::byte* from_host, std::size_t n) override {
-    if (!host_reads()) copy_bytes(to, from_host, n, stream_);
+    copy(to, from_host, n);
     stream_.synchronize();
-    if (host_reads()) std::memcpy(to, from_host, n);
   }
-  std::unique_ptr<HostMemory> host_memory(std::size_t n) override { return std::make_unique<PinnedMemory>(n); }
+  HostMemory host_memory(std::size_t n) override {
+    const auto pinned = std::make_shared<PinnedBuffer>(n);
+    return {.data = pinned->data(), .device_data = pinned->device_data(), .owner = pinned};
+  }
   void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
                    BlocksGo go) override {
     for (std::size_t n = 0; !places.empty(); places = places.subspan(n)) {
@@ -80,7 +71,7 @@ class CudaBlocks final : public BlockMemory {
       if (list.places.size() == 0) list = {PinnedBuffer(kListed * sizeof(BlockPlace)), Event::make()};
       list.read.synchronize();
       std::memcpy(list.places.data(), places.data(), n * sizeof(BlockPlace));
-      copy_blocks_cuda(base(), host.device_data(), reinterpret_cast<const BlockPlace*>(list.places.device_data()),
+      copy_blocks_cuda(base(), host.device_data, reinterpret_cast<const BlockPlace*>(list.places.device_data()),
                        static_cast<std::int32_t>(n), block_bytes, go, {.stream = stream_.get()});
       list.read.record(stream_);
     }

@@ -44,17 +44,17 @@ TEST_F(CudaBlocksTest, OneKernelCopiesWhatALoopCopies) {
         const auto host = blocks->host_memory(bytes);
         std::vector<std::byte> pool = random_bytes(bytes), there = random_bytes(bytes);
         blocks->write(blocks->base(), pool.data(), bytes);
-        std::ranges::copy(there, host->data());
+        std::ranges::copy(there, host.data);
         const auto out = random_places(n, kBlocks), in = random_places(n, kBlocks);
-        blocks->copy_blocks(*host, out, block_bytes, BlocksGo::kOut);
-        blocks->copy_blocks(*host, in, block_bytes, BlocksGo::kIn);
+        blocks->copy_blocks(host, out, block_bytes, BlocksGo::kOut);
+        blocks->copy_blocks(host, in, block_bytes, BlocksGo::kIn);
         blocks->wait();
         copy_blocks(pool.data(), there.data(), out, block_bytes, BlocksGo::kOut);
         copy_blocks(pool.data(), there.data(), in, block_bytes, BlocksGo::kIn);
         std::vector<std::byte> got(bytes);
         blocks->read(got.data(), blocks->base(), bytes);
         ASSERT_TRUE(got == pool) << n << " blocks of " << block_bytes;
-        ASSERT_EQ(std::memcmp(there.data(), host->data(), bytes), 0) << n << " blocks of " << block_bytes;
+        ASSERT_EQ(std::memcmp(there.data(), host.data, bytes), 0) << n << " blocks of " << block_bytes;
       }
 }
 
@@ -63,9 +63,9 @@ TEST_F(CudaBlocksTest, ManyBlocksGoInManyLists) {
   constexpr std::int32_t kBlocks = 70000, kBytes = 512;
   auto blocks = CudaBlocks::on_device(std::size_t{kBlocks} * kBytes, stream);
   const auto host = blocks->host_memory(std::size_t{kBlocks} * kBytes);
-  for (std::int32_t i = 0; i < kBlocks; ++i) std::memcpy(host->data() + std::size_t{kBytes} * i, &i, sizeof(i));
+  for (std::int32_t i = 0; i < kBlocks; ++i) std::memcpy(host.data + std::size_t{kBytes} * i, &i, sizeof(i));
   const auto places = random_places(kBlocks, kBlocks);
-  blocks->copy_blocks(*host, places, kBytes, BlocksGo::kIn);
+  blocks->copy_blocks(host, places, kBytes, BlocksGo::kIn);
   std::vector<std::byte> got(std::size_t{kBlocks} * kBytes);
   blocks->read(got.data(), blocks->base(), got.size());
   for (const BlockPlace& p : places) {
