@@ -48,8 +48,7 @@ CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& optio
 }
 
 std::int64_t CudaAttention::reserved_device_bytes(const KvShape& shape) const {
-  const std::int64_t pages = (options_.max_context + kPageTokens - 1) / kPageTokens,
-                     tables = options_.max_sequences * shape.blocks_per_page() * pages * 4;
+  const std::int64_t tables = options_.max_sequences * shape.blocks_per_page() * pages_of(options_.max_context) * 4;
   const std::int64_t wide = CudaWideLayer::bytes(shape, options_.max_context);
   const bool contiguous = host_pages() || wide > 0;
   return tables + wide + (host_pages() ? CudaStaging::bytes(shape, options_.max_context) : 0) +

@@ -1,12 +1,9 @@
 #include "src/model/cuda/staging.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include "src/base/error.h"
-#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/device_cache_cuda.h"
 
 namespace mneme {
@@ -18,46 +15,27 @@ constexpr std::int32_t kCtasPerHead = 1;
 }  // namespace
 
 std::int64_t CudaStaging::bytes(const KvShape& shape, std::int64_t max_context) {
-  return 2 * std::int64_t{pages_of_tokens(max_context)} * shape.n_kv_heads *
-         static_cast<std::int64_t>(shape.page_bytes());
+  return 2 * std::int64_t{pages_of(max_context)} * shape.n_kv_heads * static_cast<std::int64_t>(shape.page_bytes());
 }
 
-CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) : n_layers_(shape.n_layers) {
-  const std::int32_t pages = pages_of_tokens(max_context);
-  std::vector<std::int32_t> same(static_cast<std::size_t>(pages) * static_cast<std::size_t>(shape.n_kv_heads));
-  std::iota(same.begin(), same.end(), 0);
-  blocks_ = DeviceBuffer(same.size() * sizeof(std::int32_t), "tables of a prompt's layer");
-  copy_bytes(blocks_.data(), same.data(), blocks_.size(), side_);
-  side_.synchronize();
-  shape_ = {.base = nullptr,
-            .blocks = blocks_.as<std::int32_t>(),
-            .sequence_stride = static_cast<std::int64_t>(same.size()),
-            .max_pages = pages,
-            .n_kv_heads = shape.n_kv_heads,
-            .head_dim = shape.head_dim,
-            .f16 = shape.dtype == DType::kF16,
-            .codes = kv_codes_of(shape.dtype)};
-  for (DeviceBuffer& b : buffers_)
-    b = DeviceBuffer(same.size() * shape.page_bytes(), "keys and values of one layer of a prompt");
+CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) : shape_(shape) {
+  for (OwnPages& b : buffers_)
+    b = OwnPages(shape, 1, pages_of(max_context), "keys and values of one layer of a prompt");
   for (Round& r : rounds_) r.fetched = Event::make(), r.used = Event::make();
 }
 
-KvTables CudaStaging::tables_at(std::byte* base) const {
-  KvTables tables = shape_;
-  tables.base = base;
-  return tables;
-}
-
 void CudaStaging::allocate_kept(std::int64_t free_bytes) {
-  const auto layer = static_cast<std::int64_t>(buffers_[0].size());
-  const std::int64_t n = std::min<std::int64_t>(n_layers_, free_bytes / 4 / layer);
+  const std::int64_t n =
+      std::min<std::int64_t>(shape_.n_layers, free_bytes / 4 / static_cast<std::int64_t>(buffers_[0].bytes()));
   try {
-    kept_ = DeviceBuffer(static_cast<std::size_t>(n * layer), "keys and values of a prompt");
+    while (std::ssize(kept_) < n)
+      kept_.emplace_back(shape_, 1, buffers_[0].tables().max_pages, "keys and values of a prompt");
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kResource) throw;
+    kept_.clear();
   }
-  if (kept_.size() > 0) kept_tokens_.resize(static_cast<std::size_t>(n));
-  may_keep_ = kept_.size() > 0;
+  kept_tokens_.resize(kept_.size());
+  may_keep_ = !kept_.empty();
 }
 
 void CudaStaging::select_prompt(std::span<const Earlier> prompts, std::int64_t (*free_bytes)()) {
@@ -68,7 +46,7 @@ void CudaStaging::select_prompt(std::span<const Earlier> prompts, std::int64_t (
     if (keeps(e) && (longest == nullptr || e.first > longest->first)) longest = &e;
   }
   if (longest == nullptr || !may_keep_ || free_bytes == nullptr) return;
-  if (kept_.size() == 0) allocate_kept(free_bytes());
+  if (kept_.empty()) allocate_kept(free_bytes());
   if (!may_keep_) return;
   kept_revision_ = longest->revision;
   std::fill(kept_tokens_.begin(), kept_tokens_.end(), 0);
@@ -78,7 +56,7 @@ bool CudaStaging::release() {
   may_keep_ = false;
   kept_revision_ = 0;
   kept_tokens_.clear();
-  return std::exchange(kept_, {}).size() > 0;
+  return !std::exchange(kept_, {}).empty();
 }
 
 void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& stream) {
@@ -94,14 +72,14 @@ void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& s
   };
   if (keeps(e)) {
     r.kept_layer = e.layer;
-    r.tables = tables_at(kept_.data() + static_cast<std::size_t>(e.layer) * buffers_[0].size());
+    r.tables = kept_[static_cast<std::size_t>(e.layer)].tables();
     // A sequence that is cut within its last page keeps its revision: that page is fetched again.
     const std::int32_t kept = std::min(kept_tokens_[static_cast<std::size_t>(e.layer)], e.first);
-    copy(std::max(pages_of_tokens(kept) - 1, 0) * kPageTokens, e.first);
+    copy(std::max(pages_of(kept) - 1, 0) * kPageTokens, e.first);
   } else {
     r.kept_layer = -1;
-    r.tables = tables_at(buffers_[number].data());
-    const std::int32_t head = std::min(pages_of_tokens(e.head) * kPageTokens, e.first);
+    r.tables = buffers_[number].tables();
+    const std::int32_t head = std::min(whole_pages(e.head), e.first);
     copy(0, head);
     copy(std::max(head, e.from), e.first);
   }

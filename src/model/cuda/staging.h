@@ -15,9 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "src/cuda/memory.h"
-#include "src/kv/kv_tables_cuda.h"
-#include "src/kv/page_pool.h"
+#include "src/model/cuda/retrieval/own_pages.h"
 
 namespace mneme {
 
@@ -51,7 +49,7 @@ class CudaStaging {
            const Stream& stream);
   // Later work in `stream` sees the pages.
   void join(const Stream& stream);
-  std::size_t bytes() const { return 2 * buffers_[0].size() + kept_.size(); }
+  std::size_t bytes() const { return buffers_[0].bytes() * (2 + kept_.size()); }
   std::int64_t fetched_tokens() const { return fetched_tokens_; }  // of one layer, summed over rounds
 
  private:
@@ -64,14 +62,11 @@ class CudaStaging {
     return e.revision != 0 && e.revision == kept_revision_ && e.layer < std::ssize(kept_tokens_);
   }
   void allocate_kept(std::int64_t free_bytes);
-  KvTables tables_at(std::byte* base) const;
 
-  KvTables shape_;  // tables without a base
-  std::int32_t n_layers_;
-  std::array<DeviceBuffer, 2> buffers_;
+  KvShape shape_;
+  std::array<OwnPages, 2> buffers_;
   std::array<Round, 2> rounds_;
-  DeviceBuffer blocks_;
-  DeviceBuffer kept_;                      // [kept layers] of a buffer's size
+  std::vector<OwnPages> kept_;             // by layer, from the first on
   std::vector<std::int32_t> kept_tokens_;  // by kept layer: tokens of the sequence, from the first on
   std::uint64_t kept_revision_ = 0;        // of that sequence; 0: none
   bool may_keep_ = true;                   // kept layers were neither found too large nor released

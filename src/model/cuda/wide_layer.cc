@@ -7,12 +7,12 @@ namespace mneme {
 
 std::int64_t CudaWideLayer::bytes(const KvShape& shape, std::int64_t max_context) {
   if (!is_eight_bit(shape.dtype)) return 0;
-  return std::int64_t{pages_of_tokens(max_context)} * shape.n_kv_heads *
+  return std::int64_t{pages_of(max_context)} * shape.n_kv_heads *
          static_cast<std::int64_t>(wide_shape(shape).page_bytes());
 }
 
 CudaWideLayer::CudaWideLayer(const KvShape& shape, std::int64_t max_context)
-    : pages_(wide_shape(shape), 1, pages_of_tokens(max_context), "keys and values of a prompt's layer in 16 bits") {}
+    : pages_(wide_shape(shape), 1, pages_of(max_context), "keys and values of a prompt's layer in 16 bits") {}
 
 KvTables CudaWideLayer::widen(const LayerPages& from, std::int32_t n_tokens, const CudaContext& context) const {
   MNEME_CHECK(n_tokens <= tokens_a_head(), "{} tokens of {}", n_tokens, tokens_a_head());

@@ -10,11 +10,8 @@
 
 namespace mneme {
 
-inline std::int32_t pages_of_tokens(std::int64_t n) {
-  return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
-}
 inline std::int32_t whole_pages(std::int32_t n_tokens) {
-  return pages_of_tokens(n_tokens) * kPageTokens;
+  return pages_of(n_tokens) * kPageTokens;
 }
 
 class OwnPages {

@@ -196,7 +196,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.keys.none = !selects && !n.two_parts && !n.keys.by_token;
   n.uses.add(RetrievalUse::kNewest, may_select_newest(n.keys, r));
   n.keys.by_layer = plan.layer_selection.has_value();
-  if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
+  if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
   // Sinks, window, selection and spare slots; and everything attended before a selection exists.
   const std::int32_t unit = r.units.tokens,

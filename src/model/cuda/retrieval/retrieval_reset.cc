@@ -50,7 +50,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
   build_boxes_cuda({.seq_slot = seq_slot,
                     .slot_layer = number,
                     .first = first / each,
-                    .stop = pages_of_tokens(stop),
+                    .stop = pages_of(stop),
                     .n_tokens = stop,
                     .key_slot = key_slot,
                     .key_layer = key_layer},
@@ -204,7 +204,7 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
   const Plan& plan = t.method->plan();
   begin_seq_slot(t.seq_slot, *t.cache, plan, stream);
   SeqSlot& p = seq_slots_[static_cast<std::size_t>(t.seq_slot)];
-  const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of_tokens(n_tokens),
+  const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of(n_tokens),
                      number = slot_layer(layer);
   const CudaContext context{.stream = stream.get()};
   if (number >= 0 && !plan.selects()) return;

@@ -58,7 +58,7 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
            .shared = shared,
            .unit_tokens = needs_.keys.of_tokens() ? 1 : kPageTokens,
            .n_slots = in_pages_ ? 0 : needs_.n_slots + options.more_slots,
-           .max_pages = pages_of_tokens(options.max_context) + 1,  // selections cover one more token
+           .max_pages = pages_of(options.max_context) + 1,  // selections cover one more token
            .max_listed = needs_.max_listed,
            .select_tokens = needs_.keys.select_tokens,
            .fetch = needs_.fetch,
