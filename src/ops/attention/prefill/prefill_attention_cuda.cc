@@ -20,8 +20,8 @@ std::int64_t layer_bytes(std::int32_t n_kv_heads, std::int32_t head_dim, std::in
 
 }  // namespace
 
-std::int32_t library_rows(std::int32_t n_rows, std::int32_t n_heads, std::int32_t n_multiprocessors) {
-  const std::int32_t wave = n_multiprocessors / n_heads * kTileRows;
+std::int32_t library_rows(std::int32_t n_rows, std::int32_t n_heads, std::int32_t n_sms) {
+  const std::int32_t wave = n_sms / n_heads * kTileRows;
   if (wave == 0) return n_rows;
   const std::int32_t rest = n_rows % wave;
   return 2 * rest < wave ? n_rows - rest : n_rows;

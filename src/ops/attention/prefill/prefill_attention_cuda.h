@@ -26,7 +26,7 @@ struct PrefillLibrary {
 
 // Rows of a chunk that a library with tiles of 128 rows of one head attends; the others are split-KV's. Whole waves of
 // thread blocks, and a last wave that is at least half full.
-std::int32_t library_rows(std::int32_t n_rows, std::int32_t n_heads, std::int32_t n_multiprocessors);
+std::int32_t library_rows(std::int32_t n_rows, std::int32_t n_heads, std::int32_t n_sms);
 
 class PrefillAttention {
  public:
