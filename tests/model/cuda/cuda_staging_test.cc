@@ -7,6 +7,7 @@
 #include "src/model/cuda/blocks.h"
 #include "src/model/cuda/tables.h"
 #include "tests/cuda/cuda_testing.h"
+#include "tests/model/cuda/cuda_on_device.h"
 
 namespace mneme {
 namespace {
@@ -158,6 +159,47 @@ TEST_F(CudaStagingTest, ReleasedMemoryIsNotTakenAgain) {
   EXPECT_LT(staging_->bytes(), kept);
   EXPECT_FALSE(staging_->release());
   EXPECT_EQ(step({{&p, 32}}, plenty), kLayers * 96);
+}
+
+// Chunks, answers and cuts of two sequences while one of them keeps its layers on the device.
+TEST_F(CudaModelTest, PromptsThatAreKeptOnTheDeviceGiveTheSame) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model);
+  OnDevice host(*model, {.max_rows = 256,
+                         .max_sequences = 12,
+                         .max_context = model->max_context(),
+                         .store = KvStore::kHost,
+                         .grow_slots = true});
+  const std::vector<std::int32_t> tokens = random_tokens(400, model->config().vocab, 6);
+  SequenceCache here[2] = {SequenceCache(*device.pool), SequenceCache(*device.pool)};
+  SequenceCache there[2] = {SequenceCache(*host.pool), SequenceCache(*host.pool)};
+  struct Move {
+    int sequence;
+    std::size_t n;
+    std::int32_t cut = -1;  // first, to this length
+  };
+  std::size_t at = 0;
+  for (const Move& m : std::vector<Move>{{0, 40},
+                                         {0, 60},
+                                         {0, 1},
+                                         {0, 30},
+                                         {1, 33},
+                                         {1, 40},
+                                         {0, 20},
+                                         {0, 21, 140},
+                                         {0, 1, 155},
+                                         {0, 1},
+                                         {0, 40},
+                                         {1, 50, 64},
+                                         {0, 45, 100},
+                                         {0, 33}}) {
+    const auto s = static_cast<std::size_t>(m.sequence);
+    if (m.cut >= 0) here[s].truncate(m.cut), there[s].truncate(m.cut);
+    at = (at + 61) % 300;
+    const auto piece = std::span<const std::int32_t>(tokens).subspan(at, m.n);
+    ASSERT_LE(relative_error(host.step(there[s], piece), device.step(here[s], piece)), kTolerance)
+        << m.n << " tokens of sequence " << m.sequence << ", now " << here[s].length();
+  }
 }
 
 }  // namespace
