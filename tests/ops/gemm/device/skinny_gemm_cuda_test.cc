@@ -182,6 +182,7 @@ TEST_F(CudaSkinnyGemmTest, ResidualAndDeferredNormAreRmsNorm) {
                                 {DType::kQ8_0, 15},
                                 {DType::kQ5_1, 64}}) {
     SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << m << " rows");
+    if (!skinny_gemm_takes(type, m)) continue;  // bf16 from 17 rows on, before Hopper
     const DType next_type = skinny_gemm_takes(DType::kBF16, m) ? DType::kBF16 : DType::kQ8_0;
     const Tensor w = random_weights(type, kHidden, kIn, 3), next = random_weights(next_type, kNext, kHidden, 4);
     const OnDevice w_device(w, context()), next_device(next, context());
