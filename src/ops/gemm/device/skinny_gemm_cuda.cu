@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "src/cuda/common.cuh"
+#include "src/cuda/read_once.cuh"
 #include "src/cuda/tensor_map.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/skinny_launch.cuh"
@@ -79,7 +80,9 @@ struct Ring {
 };
 
 // Requests a piece: 8 rows from `low` on, and 8 from `high` on. On Hopper by two TMA copies, because their number is
-// what costs (70 cycles each); elsewhere 16 bytes at a time, repeating the last row where there are no more.
+// what costs (70 cycles each); elsewhere 16 bytes at a time, repeating the last row where there are no more. There eight
+// lanes copy a line of 128 bytes: with two lanes a row, an instruction touched 16 lines, and a step of the 8B shape at
+// 2,048 tokens took 5.28 ms in place of 4.55 (built for 80-virtual, H200).
 __device__ __forceinline__ void ask_for_piece(const Weights& w, const Map& map, int low, int high, int piece,
                                               const Ring& ring) {
   const int lane = threadIdx.x % kWarp;
@@ -91,10 +94,14 @@ __device__ __forceinline__ void ask_for_piece(const Weights& w, const Map& map, 
   copy_box(stage + kHalfRows * kPieceBytes, map.values, 0, piece * map.lines, high, ring.full_at());
 #else
   const int bytes = static_cast<int>(min(static_cast<std::int64_t>(kPieceBytes), w.row_bytes - piece * kPieceBytes));
-  const int mine = lane % kTileRows, half = lane / kTileRows;  // two lanes per row
-  const std::int64_t row = min(w.n_out - 1, (mine < kHalfRows ? low : high) + mine % kHalfRows);
-  const std::byte* from = w.values + row * w.row_bytes + static_cast<std::int64_t>(piece) * kPieceBytes;
-  for (int at = half * 16; at < bytes; at += 32) copy_async(stage + mine * kPieceBytes + at, from + at);
+  constexpr int kLanes = 8;  // of a row: a line of 128 bytes
+#pragma unroll
+  for (int mine = lane / kLanes; mine < kTileRows; mine += kWarp / kLanes) {
+    const std::int64_t row = min(w.n_out - 1, (mine < kHalfRows ? low : high) + mine % kHalfRows);
+    const std::byte* from = w.values + row * w.row_bytes + static_cast<std::int64_t>(piece) * kPieceBytes;
+    for (int at = lane % kLanes * 16; at < bytes; at += kLanes * 16)
+      copy_async_once(stage + mine * kPieceBytes + at, from + at, 16);
+  }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ring.full_at()) : "memory");
 #endif
 }
