@@ -6,15 +6,16 @@
 namespace mneme::cuda {
 
 // Initialises a ring's mbarriers, 8 bytes a stage each. A stage is full when its copying thread has arrived (before
-// Hopper: every lane of its copying warp) and its bytes have; it is empty when `readers` warps have arrived. One thread
+// Hopper: every lane of `copiers` warps) and its bytes have; it is empty when `readers` warps have arrived. One thread
 // calls this, before a __syncthreads().
-__device__ __forceinline__ void ring_init(std::uint32_t full, std::uint32_t empty, int stages, int readers) {
+__device__ __forceinline__ void ring_init(std::uint32_t full, std::uint32_t empty, int stages, int readers,
+                                          [[maybe_unused]] int copiers = 1) {
 #if __CUDA_ARCH__ >= 900
-  constexpr int kCopiers = 1;
+  const int arrivals = 1;
 #else
-  constexpr int kCopiers = kWarp;
+  const int arrivals = copiers * kWarp;
 #endif
-  for (int i = 0; i < stages; ++i) barrier_init(full + i * 8, kCopiers), barrier_init(empty + i * 8, readers);
+  for (int i = 0; i < stages; ++i) barrier_init(full + i * 8, arrivals), barrier_init(empty + i * 8, readers);
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

@@ -14,6 +14,7 @@
 
 #include "src/cuda/common.cuh"
 #include "src/cuda/copy_ring.cuh"
+#include "src/cuda/read_once.cuh"
 #include "src/cuda/tensor_map.cuh"
 #include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
@@ -69,6 +70,14 @@ struct SkinnyShape {
   static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs,
                        kAhead = kTiles < 3 && kLoads > 8 || kTiles > 4 ? 8 : kLoads;
   static constexpr int kBlocksEach = kTiles == 1 ? 2 : 1;  // thread blocks per SM
+  // Before Hopper one thread block an SM needs all warps for its copies: 16 rows of bf16 took 492 us a layer of the 8B
+  // shape by one warp and take 213, Q4_K 172 and 146. Two an SM do better by a warp of each: one row of Q8_0 84 us, 110
+  // by all (built for 80-virtual, H200).
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kOneWarpCopies = true;
+#else
+  static constexpr bool kOneWarpCopies = kBlocksEach == 2 && !F::kRowMajor;
+#endif
 };
 
 struct SkinnyRing {
@@ -115,12 +124,11 @@ __device__ __forceinline__ int row_of(const SkinnyProblem& p, int tile, int row_
   return p.kind == SkinnyOutput::kSwiglu ? n * 8 + high * p.half : n * 16 + high * 8;
 }
 
-// Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows
-// elsewhere.
+// Requests stage `slot` of the ring. Called by one warp where S::kOneWarpCopies, else by all. Hopper: a bulk copy per
+// octet (bf16: boxes of rows), issued by a lane each. Elsewhere 16 bytes a lane.
 template <typename F, typename S>
 __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUtensorMap& map, int lines,
                                               const SkinnyWalk& walk, const SkinnyRing& ring, int slot) {
-  const int lane = threadIdx.x % kWarp;
   const std::uint32_t stage = ring.data + slot * S::kStageBytes, full = ring.full + slot * 8;
   const auto row_at = [&](int octet) { return row_of<S>(p, walk.tile(), octet / 2, octet % 2); };
   const std::int64_t row_bytes = F::kRowMajor ? std::int64_t{p.k} * 2 : p.w_stride;
@@ -128,6 +136,7 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
   const std::int64_t from = std::int64_t{walk.piece} * kPieceBytes;
   const int bytes = static_cast<int>(min(std::int64_t{kPieceBytes}, row_bytes - from));
 #if __CUDA_ARCH__ >= 900
+  const int lane = threadIdx.x % kWarp;
   if (lane == 0) barrier_expect(full, F::kRowMajor ? S::kStageBytes : bytes * S::kOctets);
   __syncwarp();
   if (lane >= S::kOctets) return;
@@ -139,17 +148,20 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
     copy_bulk_once(to, p.w + octet * p.w_stride + from, bytes, full);
   }
 #else
-  for (int octet = 0; octet < S::kOctets; ++octet) {
-    const std::uint32_t to = stage + octet * S::kOctetBytes;
-    if constexpr (F::kRowMajor) {
-      for (int g = 0; g < 8; ++g) {
-        const std::int64_t row = min(row_at(octet) + g, p.n_out - 1);
-        for (int at = lane * 16; at < bytes; at += kWarp * 16)
-          copy_async(to + g * S::kRowBytes + at, p.w + row * p.w_stride + from + at);
-      }
-    } else {
+  if constexpr (S::kOneWarpCopies) {
+    for (int octet = 0; octet < S::kOctets; ++octet) {
       const std::byte* source = p.w + min(row_at(octet), p.n_out - 1) / 8 * p.w_stride + from;
-      for (int at = lane * 16; at < bytes; at += kWarp * 16) copy_async(to + at, source + at);
+      for (int at = threadIdx.x % kWarp * 16; at < bytes; at += kWarp * 16)
+        copy_async(stage + octet * S::kOctetBytes + at, source + at);
+    }
+  } else {
+    constexpr int kPieces = kPieceBytes / 16, kParts = S::kStageBytes / kPieceBytes;  // octets, or rows
+    for (int i = threadIdx.x; i < kParts * kPieces; i += S::kThreads) {
+      const int part = i / kPieces, at = i % kPieces * 16;
+      if (at >= bytes) continue;
+      const int row = min(F::kRowMajor ? row_at(part / 8) + part % 8 : row_at(part), p.n_out - 1);
+      const std::byte* source = p.w + (F::kRowMajor ? row : row / 8) * p.w_stride + from;
+      copy_async_once(stage + part * kPieceBytes + at, source + at, 16);
     }
   }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
@@ -567,19 +579,19 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   __shared__ float scale[S::kColumns];
   __shared__ int last;
   SkinnyRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
-  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps);
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps, S::kOneWarpCopies ? 1 : kSkinnyWarps);
   __syncthreads();
   launch_dependents();
 
   SkinnyWalk fill(p);
   const int warp = threadIdx.x / kWarp;
   for (int slot = 0; slot < p.stages && !fill.done(); ++slot, fill.advance())
-    if (warp == 0) request_stage<F, S>(p, map, lines, fill, ring, slot);
+    if (!S::kOneWarpCopies || warp == 0) request_stage<F, S>(p, map, lines, fill, ring, slot);
   int count = 0;
   // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
   const auto refill = [&] {
     if (count++ == 0 || fill.done()) return;
-    if (warp == count % kSkinnyWarps) {
+    if (!S::kOneWarpCopies || warp == count % kSkinnyWarps) {
       barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
       request_stage<F, S>(p, map, lines, fill, ring, ring.before);
     }
