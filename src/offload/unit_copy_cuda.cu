@@ -46,15 +46,12 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
     return p.s.slots.data + (index * p.s.n_slots + slot) * bytes;
   };
   const int own = blockIdx.x * kWarps + warp, n_warps = gridDim.x * kWarps;
-  if (p.s.unit_tokens == 1) {
-    p.s.codes == KvCodes::kNone ? copy_half_tokens(n, bytes, own, n_warps, source, target)
-                                : copy_code_tokens(n, bytes, own, n_warps, source, target);
-    return;
-  }
-  const int shift = page_piece_shift(bytes, kPieceBytes), piece = bytes >> shift;
-  for (int i = own; i < n << shift; i += n_warps) {
-    const int unit = i >> shift, offset = (i - (unit << shift)) * piece;
-    copy_piece(target(unit) + offset, source(unit) + offset, piece);
+  if (p.s.unit_tokens != 1) {
+    copy_pages(n, bytes, own, n_warps, source, target);
+  } else if (p.s.codes == KvCodes::kNone) {
+    copy_half_tokens(n, bytes, own, n_warps, source, target);
+  } else {
+    copy_code_tokens(n, bytes, own, n_warps, source, target);
   }
 }
 
@@ -92,19 +89,15 @@ struct CopyArgs {
 };
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
-  const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
-  const int block_bytes = static_cast<int>(token_bytes(p.to.tables)) * kKvPageTokens;
-  const int page_shift = page_piece_shift(block_bytes, kPieceBytes), pieces = 1 << page_shift,
-            piece = block_bytes >> page_shift;
+  const int kv_head = blockIdx.y, bytes = static_cast<int>(token_bytes(p.to.tables)) * kKvPageTokens;
   const int shift = p.from.tables.shifts != nullptr ? shift_of(p.from.tables, p.from.layer, p.from.slot, kv_head)
                                                     : shift_of(p.to.tables, p.to.layer, p.to.slot, kv_head);
   const int first = max(0, p.first - shift) / kKvPageTokens,
             n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
-  for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
-    const int page = first + i / pieces, offset = i % pieces * piece;
-    std::byte* to = block_at(p.to.tables, p.to.layer, p.to.slot, kv_head, page);
-    copy_piece(to + offset, block_at(p.from.tables, p.from.layer, p.from.slot, kv_head, page) + offset, piece);
-  }
+  const auto page_of = [&](const LayerPages& of) {
+    return [&of, kv_head, first](int i) { return block_at(of.tables, of.layer, of.slot, kv_head, first + i); };
+  };
+  copy_pages(n, bytes, blockIdx.x * kWarps + threadIdx.x / kWarp, gridDim.x * kWarps, page_of(p.from), page_of(p.to));
 }
 
 }  // namespace
@@ -112,22 +105,21 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
 void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SelectionPlan& plan, const DeviceCache& s,
                      const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context) {
   if (s.n_slots == 0) return;
-  launch(context, "fill_slots", fill_kernel, dim3(4, static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+  launch(context, "fill_slots", fill_kernel, grid_of(4, s.n_kv_heads), kThreads, 0,
          FillArgs{s, pages, plan, seq_slot, length, layer, slot_layer});
 }
 
 void write_back_cuda(const SlotRows& rows, const DeviceCache& s, const KvTables& dense, const std::int32_t* numbers,
                      const KvTables& pages, std::int32_t n_layers, const CudaContext& context) {
   const int warps = rows.n * n_layers * pages.n_kv_heads, each = kWriteThreads / kWarp;
-  launch(context, "write_back", write_back_kernel, dim3(static_cast<unsigned>((warps + each - 1) / each)),
-         dim3(kWriteThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
+  launch(context, "write_back", write_back_kernel, grid_of((warps + each - 1) / each), kWriteThreads, 0,
+         WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
 }
 
 void copy_pages_cuda(const LayerPages& to, const LayerPages& from, std::int32_t first, std::int32_t stop,
                      std::int32_t blocks_a_head, const CudaContext& context) {
   if (stop <= first) return;
-  launch(context, "copy_pages", copy_kernel,
-         dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.tables.n_kv_heads)), dim3(kThreads), 0,
+  launch(context, "copy_pages", copy_kernel, grid_of(blocks_a_head, to.tables.n_kv_heads), kThreads, 0,
          CopyArgs{to, from, first, stop});
 }
 

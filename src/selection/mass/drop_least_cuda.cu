@@ -18,9 +18,7 @@ class BlockTeam {
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return kThreads; }
   __device__ int sum(int n) const {
-#pragma unroll
-    for (int i = kWarp / 2; i > 0; i /= 2) n += __shfl_xor_sync(~0u, n, i);
-    gather(static_cast<std::uint64_t>(n));
+    gather(static_cast<std::uint64_t>(warp_sum(n)));
     int all = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) all += static_cast<int>(parts_[w]);
@@ -92,9 +90,7 @@ __global__ void __launch_bounds__(kThreads) drop_kernel(DropLeastCuda a, KvTable
 
 void drop_least_cuda(const DropLeastCuda& a, const KvTables& tables, const CudaContext& context) {
   if (a.n == 0) return;
-  launch(context, "drop_least", drop_kernel,
-         dim3(static_cast<unsigned>(tables.n_kv_heads), static_cast<unsigned>(a.n_layers), static_cast<unsigned>(a.n)),
-         dim3(kThreads), 0, a, tables);
+  launch(context, "drop_least", drop_kernel, grid_of(tables.n_kv_heads, a.n_layers, a.n), kThreads, 0, a, tables);
 }
 
 }  // namespace mneme
