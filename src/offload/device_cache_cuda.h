@@ -206,19 +206,16 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const DeviceCache&
 void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SelectionPlan& plan, const DeviceCache& cache,
                      const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context);
 
-// Computes boxes of pages [first, stop) of a sequence of n_tokens tokens (the last page may be open) from sequence
-// key_slot and layer key_layer of `keys`.
-struct BuildBoxes {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0, n_tokens = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+// A layer of a sequence in the index, and (key_*) in the table of keys that it is built from.
+struct IndexedLayer {
+  std::int32_t seq_slot = 0, slot_layer = 0, key_slot = 0, key_layer = 0;
 };
-void build_boxes_cuda(const BuildBoxes& b, const DeviceCache& cache, const KvTables& keys, const CudaContext& context);
 
-// Complete entries [first, stop) of a sequence's index, from sequence key_slot and layer key_layer of a table of keys:
-// groups of 1-bit keys (one_bit_cuda.h), or UnitEntries (unit_entries_cuda.h).
+// Entries [first, stop) of an index (UnitIndexes::entries).   n_tokens: of the sequence, where the last entry may be open;
+// 0: all are complete
 struct BuildEntries {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+  IndexedLayer of;
+  std::int32_t first = 0, stop = 0, n_tokens = 0;
 };
 
 // The entries that the rows' newest tokens complete, in slot layers [first, stop). Keys are read from the cache slots, or,

@@ -1,6 +1,6 @@
 // One thread block builds one entry of one KV head. k-means runs on the page's Gram matrix: after the products of its keys
 // a round is additions.
-#include "src/selection/index/entry_tokens.cuh"
+#include "src/selection/index/entry_build.cuh"
 #include "src/selection/summary/page_summary.cuh"
 
 namespace mneme {
@@ -56,12 +56,6 @@ __device__ float2 block_largest_and_sum(float value, float other) {
   for (int w = 1; w < kSummaryWarps; ++w) all.x = fmaxf(all.x, of_warps[w].x), all.y += of_warps[w].y;
   __syncthreads();
   return all;
-}
-
-__device__ bool page_is_finite(const PageShared& s) {
-  bool finite = true;
-  for (int i = threadIdx.x; i < s.n * s.d; i += kSummaryThreads) finite = finite && isfinite(s.key(i / s.d)[i % s.d]);
-  return __syncthreads_and(finite ? 1 : 0) != 0;
 }
 
 // z [n][r]: coefficients of the page's keys, in shared memory behind its mean.
@@ -138,52 +132,28 @@ __device__ void pack_moments(const PageShared& s, const Entry& e) {
   }
 }
 
-// Entry `number` of a KV head.   token: i -> address of the entry's i-th token
-template <typename T, typename F>
-__device__ void build_entry(const DeviceCache& s, std::int64_t index, int number, F&& token) {
-  extern __shared__ float page_floats[];
-  __shared__ Clusters clusters;
-  const UnitEntries& e = s.index.entries;
-  const PageShared page(page_floats, e.tokens, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
-  const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
-                    e.frames + index * e.frame_floats};
-  load_page<T>(page, s.codes, token);
-  if (e.kind == EntryKind::kCentroidSet) {
-    const bool finite = cluster_page(page, clusters);
-    pack_centroids(page, clusters, finite, entry);
-  } else if (e.kind == EntryKind::kSketch) {
-    pack_sketch(page, e.rank, entry);
-  } else {
-    pack_moments(page, entry);
+template <typename T>
+struct BuildSummary {
+  static constexpr int kThreads = kSummaryThreads;
+  template <typename F>
+  static __device__ void build(const DeviceCache& s, std::int64_t index, int number, int n, F&& token) {
+    extern __shared__ float page_floats[];
+    __shared__ Clusters clusters;
+    const UnitEntries& e = s.index.entries;
+    const PageShared page(page_floats, n, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
+    const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
+                      e.frames + index * e.frame_floats};
+    load_page<T>(page, s.codes, token);
+    if (e.kind == EntryKind::kCentroidSet) {
+      const bool finite = cluster_page(page, clusters);
+      pack_centroids(page, clusters, finite, entry);
+    } else if (e.kind == EntryKind::kSketch) {
+      pack_sketch(page, e.rank, entry);
+    } else {
+      pack_moments(page, entry);
+    }
   }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kSummaryThreads) build_kernel(BuildArgs p) {
-  grid_dependency_wait();
-  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.index.entries.tokens;
-  build_entry<T>(p.s, p.index(kv_head), number, [&](int i) { return p.token(kv_head, number * tokens + i); });
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
-  launch_dependents();
-  grid_dependency_wait();
-  const int tokens = p.s.index.entries.tokens;
-  if (!ClosedEntry::is_closed(p, blockIdx.x, tokens)) return;
-  const ClosedEntry e(p, blockIdx.x, p.c.first + static_cast<int>(blockIdx.z), blockIdx.y, tokens);
-  build_entry<T>(p.s, e.index, e.first / tokens, [&](int i) { return e.token(i); });
-}
-
-template <typename... Params, typename Args>
-void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, int layers,
-                     const DeviceCache& s, const Args& args, const CudaContext& context) {
-  const std::size_t bytes = page_shared_bytes(s.index.entries, s.head_dim);
-  allow_shared(kernel, bytes, allowed, "the shared memory of a page's summary");
-  launch(context, name, kernel,
-         dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads), static_cast<unsigned>(layers)),
-         dim3(kSummaryThreads), bytes, args);
-}
+};
 
 }  // namespace
 
@@ -201,22 +171,14 @@ std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::in
 
 void build_summaries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,
                           const CudaContext& context) {
-  if (b.stop <= b.first) return;
-  with_kv_type(s, [&]<typename T>(T) {
-    static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, 1, s, BuildArgs{s, keys, b},
-                    context);
-  });
+  build_entries<BuildSummary>("build_summaries", {s, keys, b}, kSummaryThreads,
+                              page_shared_bytes(s.index.entries, s.head_dim), context);
 }
 
 void close_summaries_cuda(const CloseEntries& c, const DeviceCache& s, const KvTables& pages,
                           const CudaContext& context) {
-  if (c.rows.n == 0) return;
-  with_kv_type(s, [&]<typename T>(T) {
-    static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("close_summaries", close_kernel<T>, allowed, c.rows.n, c.stop - c.first, s, CloseArgs{s, pages, c},
-                    context);
-  });
+  close_entries<BuildSummary>("close_summaries", {s, pages, c}, kSummaryThreads,
+                              page_shared_bytes(s.index.entries, s.head_dim), context);
 }
 
 }  // namespace mneme

@@ -22,8 +22,8 @@ std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::in
 // built in the frames before are invalid afterwards.
 //   scratch  fit_frames_scratch_bytes()
 struct FitFrames {
-  std::int32_t seq_slot = 0, slot_layer = 0, pages = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+  IndexedLayer of;
+  std::int32_t pages = 0;
   std::byte* scratch = nullptr;
 };
 std::size_t fit_frames_scratch_bytes(const DeviceCache& cache);

@@ -158,7 +158,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const UnitEntries& e = p.s.index.entries;
   const std::byte* entries = entries_of(p, item);
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
-  if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
+  if (is_one_bit(e.kind)) {
     const int first = (item.first + u) * n_tokens;
     score_tokens(p, item, q, u, n_tokens, item.plan.scores.page_lse == 0, [&](int t) {
       const int token = first + t;

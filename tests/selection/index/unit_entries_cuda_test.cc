@@ -78,8 +78,8 @@ TEST_F(CudaUnitEntriesTest, AreTheCpus) {
         copy_bytes(w.v.plans, of_all.data(), of_all.size() * sizeof(SelectionPlan), stream);
         const std::int32_t prompt = 500 / tokens * tokens, length = prompt + tokens;
         for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
-          build_unit_entries_cuda({.seq_slot = seq_slot, .first = 0, .stop = prompt / tokens, .key_slot = seq_slot},
-                                  w.v, w.pages(), context());
+          build_unit_entries_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot}, .stop = prompt / tokens}, w.v,
+                                  w.pages(), context());
           fill_slots_cuda(seq_slot, length, plan, w.v, w.pages(), 0, 0, context());
         }
         const Rows open = rows_of(w, length - 1, 0), closed = rows_of(w, length, 0);

@@ -86,13 +86,12 @@ class CudaSummaryTest : public CudaSlotsTest {
   void build(World& w, std::int32_t length) {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
       if (w.v.index.entries.frame_floats > 0)
-        fit_frames_cuda({.seq_slot = seq_slot,
+        fit_frames_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot},
                          .pages = KeyFrame::pages_for(length / kPage),
-                         .key_slot = seq_slot,
                          .scratch = fit_scratch_.data()},
                         w.v, w.pages(), context());
-      build_summaries_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / kPage, .key_slot = seq_slot}, w.v,
-                           w.pages(), context());
+      build_summaries_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot}, .stop = length / kPage}, w.v, w.pages(),
+                           context());
     }
   }
   std::vector<float> frame_of(const World& w, std::int32_t seq_slot, std::int32_t head) {

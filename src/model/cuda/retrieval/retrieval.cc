@@ -131,9 +131,7 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting() : first + 1;
-  const auto close = groups()                           ? close_one_bit_cuda
-                     : view_.index.entries.summarised() ? close_summaries_cuda
-                                                        : close_unit_entries_cuda;
+  const auto close = view_.index.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
   close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_.selecting_on_device()}, view_,
         of_heads(pages), context);
 }

@@ -140,11 +140,18 @@ namespace {
 // Whether a selection's candidates may be of the group or entry that its step completes: for this step where entries are
 // larger than what leaves the window as one, for the next where the window is short.
 bool may_select_newest(const CudaRetrievalNeeds::Keys& keys, const SelectionPlan& r) {
-  const bool speculative = r.schedule == SlotSchedule::kSpeculative;
-  if (keys.entries == EntryKind::kNone)
-    return speculative && keys.group_tokens > 0 && r.region.recent <= keys.group_tokens;
   return keys.entry_tokens > r.units.entry_tokens ||
-         (speculative && r.region.recent < r.units.entry_tokens + r.units.select_tokens);
+         (r.schedule == SlotSchedule::kSpeculative && keys.entries != EntryKind::kNone &&
+          r.region.recent < r.units.entry_tokens + r.units.select_tokens);
+}
+
+void add_entries(const Plan& plan, const SelectionPlan& r, const CudaFit& fit, CudaRetrievalNeeds::Keys& keys) {
+  const DecodeStage& d = *plan.recipe.decode;
+  keys.entries = entry_kind(d), keys.entry_rank = entry_rank(d);
+  if (keys.entries != EntryKind::kNone) keys.entry_tokens = plan.index->entry_tokens();
+  keys.select_tokens = r.units.select_tokens;
+  keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
+                       !(std::holds_alternative<Box>(d.index) && scores_boxes_unfused());
 }
 
 RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
@@ -176,20 +183,9 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
-  } else if (n.uses.has(RetrievalUse::kUnfused) && (attends_by_token(plan) || has_page_entries(plan))) {
-    const DecodeStage& d = *plan.recipe.decode;
-    n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
-    if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
-    n.keys.select_tokens = r.units.select_tokens;
-    n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
-                           (std::holds_alternative<Sketch>(d.index) || !scores_boxes_unfused());
-  } else if (attends_by_token(plan)) {
-    if (selects) {
-      const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
-      n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
-    } else {
-      n.keys.by_token = true;
-    }
+  } else if (attends_by_token(plan) || (n.uses.has(RetrievalUse::kUnfused) && has_page_entries(plan))) {
+    n.keys.by_token = attends_by_token(plan);
+    if (selects) add_entries(plan, r, fit, n.keys);
   }
   n.keys.by_query_head = selects && plan.pool.per_query_head && plan.shape.group() > 1;
   n.two_parts = attends_in_two_parts(plan);

@@ -75,7 +75,6 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
 void RetrievalTraits::describe_index() {
   const CudaRetrievalNeeds::Keys& keys = needs_.keys;
   UnitIndexes& index = view_.index;
-  if (groups()) index.group_tokens = keys.group_tokens, index.mean_abs = keys.mean_abs;
   if (keys.entries != EntryKind::kNone) index.entries = entries_of(keys, shape_, view_.max_pages);
   if (keys.list_tokens > 0) {
     index.lists.max_units = CudaUnitLists::most_units(keys.list_tokens, options_.max_context);
@@ -94,11 +93,6 @@ bool RetrievalTraits::selects_sketch_pages() const {
 bool RetrievalTraits::selects_small_pages() const {
   return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
          select_pages_takes(view_, SlotScore::kEntries);
-}
-
-std::int32_t RetrievalTraits::entry_tokens() const {
-  if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
-  return groups() ? needs_.keys.group_tokens : kPageTokens;
 }
 
 }  // namespace mneme
