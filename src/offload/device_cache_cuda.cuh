@@ -31,20 +31,6 @@ __device__ __forceinline__ PageRegion region_of(const DeviceCache& s, const Sele
   return p;
 }
 
-// Bytes of a token's keys and values; of a unit's.
-__device__ __forceinline__ std::int64_t token_bytes(const DeviceCache& s) {
-  return kv_token_bytes(s.codes, s.head_dim);
-}
-// Bytes of a box [hi: D | lo: D].
-__device__ __forceinline__ std::int64_t box_bytes(const DeviceCache& s) {
-  return std::int64_t{4} * s.head_dim;
-}
-__device__ __forceinline__ std::int64_t unit_bytes(const DeviceCache& s) {
-  return token_bytes(s) * s.unit_tokens;
-}
-__device__ __forceinline__ std::int32_t max_units(const DeviceCache& s) {
-  return s.max_pages * (kKvPageTokens / s.unit_tokens);
-}
 // KV head of the model whose keys and values a head of the cache slots has.
 __device__ __forceinline__ int model_head(const KvTables& t, int kv_head) {
   return t.shared_by == 1 ? kv_head : kv_head / t.shared_by;
@@ -79,8 +65,8 @@ __device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const
                                                      int seq_slot, int kv_head, int position, int length) {
   int slot = position / s.unit_tokens;
   if (length > plan.region.budget) slot = plan.region.sink / s.unit_tokens + slot % window_slots(plan);
-  return s.slots.data + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * unit_bytes(s) +
-         position % s.unit_tokens * token_bytes(s);
+  return s.slots.data + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * s.unit_bytes() +
+         position % s.unit_tokens * s.token_bytes();
 }
 
 constexpr int kMaxSlotGroup = 16;  // query heads of a KV head

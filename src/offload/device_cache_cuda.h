@@ -95,10 +95,11 @@ struct DeviceCache {
   SlotCounts* counts = nullptr;    // [layers][seq slots]
   std::int32_t delay_us = 0;       // tests: fetches start up to this much later
 
-  std::size_t token_bytes() const { return static_cast<std::size_t>(kv_token_bytes(codes, head_dim)); }
-  std::size_t box_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
-  std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
-  std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
+  // Bytes of a token's keys and values, of a box [hi: D | lo: D], of a unit.
+  MNEME_HOST_DEVICE std::int64_t token_bytes() const { return kv_token_bytes(codes, head_dim); }
+  MNEME_HOST_DEVICE std::int64_t box_bytes() const { return std::int64_t{4} * head_dim; }
+  MNEME_HOST_DEVICE std::int64_t unit_bytes() const { return token_bytes() * unit_tokens; }
+  MNEME_HOST_DEVICE std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
   // `listed` as page tables for attention; their layers are those here.
   KvTables tables() const {
     return {.base = slots.data,

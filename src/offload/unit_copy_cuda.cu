@@ -21,12 +21,12 @@ struct FillArgs {
 __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   const int tid = threadIdx.x, kv_head = blockIdx.y, warp = tid / kWarp;
   const std::int64_t index = slot_index(p.s, p.slot_layer, p.seq_slot, kv_head);
-  const int bytes = static_cast<int>(cuda::unit_bytes(p.s));
+  const int bytes = static_cast<int>(p.s.unit_bytes());
   const bool all = p.length <= p.plan.region.budget;
   const PageRegion region = page_region(p.plan, p.length);
   const int ring = window_slots(p.plan);
   if (blockIdx.x == 0) {
-    for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slots.slot_of[index * cuda::max_units(p.s) + i] = -1;
+    for (int i = tid; i < p.s.max_units(); i += kThreads) p.s.slots.slot_of[index * p.s.max_units() + i] = -1;
     for (int i = tid; i < p.s.n_slots; i += kThreads)
       p.s.slots.unit_of[index * p.s.n_slots + i] = -1, p.s.slots.last_used[index * p.s.n_slots + i] = -2;
     if (all)
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   const auto unit_at = [&](int at) { return all || at < region.first ? at : region.window + at - region.first; };
   const auto source = [&](int at) {
     const int unit = unit_at(at);
-    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.seq_slot, kv_head, unit) * token_bytes(p.s);
+    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.seq_slot, kv_head, unit) * p.s.token_bytes();
   };
   const auto target = [&](int at) {
     const int slot = all || at < region.first ? at : region.first + unit_at(at) % ring;
@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
   const int seq_slot = p.rows.seq_slots[row];
   if (seq_slot < 0) return;
   const int number = p.numbers[layer], position = p.rows.lengths[row] - 1;
-  const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
+  const std::int64_t offset = position % kKvPageTokens * p.s.token_bytes();
   const std::byte* from =
       number >= 0
           ? resident_token(p.s, p.s.plans[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head * p.s.shared,
                            position, position + 1)
           : block_at(p.dense, (-1 - number) * p.s.n_seq_slots, seq_slot, kv_head, position / kKvPageTokens) + offset;
   std::byte* to = block_at(p.pages, layer, seq_slot, kv_head, position / kKvPageTokens) + offset;
-  copy_token(to, from, static_cast<int>(token_bytes(p.s)));
+  copy_token(to, from, static_cast<int>(p.s.token_bytes()));
 }
 
 struct CopyArgs {

@@ -110,7 +110,7 @@ __device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
 }
 template <typename K>
 __device__ __forceinline__ std::int64_t token_bytes_of(const RecallArgs& p) {
-  if constexpr (K::kPages) return token_bytes(p.s);
+  if constexpr (K::kPages) return p.s.token_bytes();
   return K::kCodes ? 2 * p.s.head_dim + 8 : 4 * p.s.head_dim;
 }
 template <typename K>

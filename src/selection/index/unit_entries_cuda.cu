@@ -197,10 +197,10 @@ int threads_of(const DeviceCache& s) {
 }  // namespace
 
 std::size_t one_bit_code_bytes(const DeviceCache& s, std::size_t heads) {
-  return heads * static_cast<std::size_t>(s.max_pages) * s.box_bytes() + kBehind;
+  return heads * static_cast<std::size_t>(s.max_pages * s.box_bytes()) + kBehind;
 }
 std::size_t one_bit_level_bytes(const DeviceCache& s, std::size_t heads) {
-  return heads * static_cast<std::size_t>(s.index.entries.most) * s.box_bytes() + kBehind;
+  return heads * static_cast<std::size_t>(s.index.entries.most * s.box_bytes()) + kBehind;
 }
 
 std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens) {

@@ -1,4 +1,4 @@
-#include "src/cuda/common.cuh"
+#include "src/cuda/block_reduce.cuh"
 #include "src/cuda/memory.h"
 #include "src/selection/layer/window_probe_cuda.h"
 
@@ -108,14 +108,8 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
     }
     double variance = a < 2 ? 0 : m2 / (a - 1);
     if (has) p.window_mean[at] = static_cast<float>(mean), p.window_m2[at] = static_cast<float>(variance);
-    variance = warp_sum(variance);
-    __syncthreads();
-    if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = variance;
-    __syncthreads();
-    if (threadIdx.x > 0) continue;
-    double sum = 0;
-    for (int k = 0; k < kWarps; ++k) sum += parts[k];
-    p.variances[static_cast<std::int64_t>(i) * gridDim.x + blockIdx.x] = sum;
+    const double sum = block_sum(variance, parts);
+    if (threadIdx.x == 0) p.variances[static_cast<std::int64_t>(i) * gridDim.x + blockIdx.x] = sum;
   }
   if (has) p.mean[channel] = mean, p.m2[channel] = m2;
 }
@@ -162,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Args p) {
   __shared__ float2 parts[kWarps][kWarp];
   __shared__ double sums[kWarps];
   grid_dependency_wait();
-  const int width = p.width, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int width = p.width, warp = threadIdx.x / kWarp;
   const SelectionWindow w = p.windows[blockIdx.y];
   const int end = w.row + w.n_rows, group = p.n_heads / p.n_kv_heads;
   bool zero = false;
@@ -171,11 +165,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Args p) {
   double all = 0;
   for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads)
     all += weight_of(p.weights, p.bias[i], none);
-  all = warp_sum(all);
-  if (lane == 0) sums[warp] = all;
-  __syncthreads();
-  all = 0;
-  for (int k = 0; k < kWarps; ++k) all += sums[k];
+  all = block_sum(all, sums);
   const bool usable = all > 0 && isfinite(all);
 
   const int channel = lane_channel(p.n_kv_heads * p.head_dim), head = channel / p.head_dim, at = channel % p.head_dim;

@@ -1,5 +1,6 @@
 // One thread block builds one entry of one KV head. k-means runs on the page's Gram matrix: after the products of its keys
 // a round is additions.
+#include "src/cuda/block_reduce.cuh"
 #include "src/selection/index/entry_build.cuh"
 #include "src/selection/summary/page_summary.cuh"
 
@@ -45,19 +46,6 @@ __device__ void pack_centroids(const PageShared& s, const Clusters& c, bool fini
   }
 }
 
-// Largest magnitude over a thread block, and the sum of another value.
-__device__ float2 block_largest_and_sum(float value, float other) {
-  __shared__ float2 of_warps[kSummaryWarps];
-  value = warp_max(value), other = warp_sum(other);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = {value, other};
-  __syncthreads();
-  float2 all = of_warps[0];
-#pragma unroll
-  for (int w = 1; w < kSummaryWarps; ++w) all.x = fmaxf(all.x, of_warps[w].x), all.y += of_warps[w].y;
-  __syncthreads();
-  return all;
-}
-
 // z [n][r]: coefficients of the page's keys, in shared memory behind its mean.
 __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
   const int tid = threadIdx.x, d = s.d, n = s.n;
@@ -70,10 +58,12 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
     if (tid == 0) put_half(kNan, scales);
     return;
   }
+  __shared__ float parts[kSummaryWarps];
   float largest = 0, within = 0, captured = 0;
   for (int c = tid; c < d; c += kSummaryThreads) largest = fmaxf(largest, fabsf(s.centre[c] -= e.frame[c]));
   for (int i = tid; i < n * d; i += kSummaryThreads) within = fmaf(s.key(i / d)[i % d], s.key(i / d)[i % d], within);
-  const float2 of_mean = block_largest_and_sum(largest, within);
+  const float largest_mean = block_max(largest, parts);
+  within = block_sum(within, parts);
   float* z = s.gram;
   const float *u = e.frame + d, *deviation = e.frame + d * (1 + r + d);
   largest = 0;
@@ -85,11 +75,11 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
     z[at] = sum / deviation[i];
     largest = fmaxf(largest, fabsf(z[at]));
   }
-  const float2 of_tokens = block_largest_and_sum(largest, captured);
+  largest = block_max(largest, parts), captured = block_sum(captured, parts);
   __shared__ float stored[2];
   if (tid == 0) {
-    stored[0] = put_half(of_mean.x / 127.0f, scales), stored[1] = put_half(of_tokens.x / 7.0f, scales + 2);
-    const float left = fmaxf(0.0f, of_mean.y - of_tokens.y) / static_cast<float>(n);
+    stored[0] = put_half(largest_mean / 127.0f, scales), stored[1] = put_half(largest / 7.0f, scales + 2);
+    const float left = fmaxf(0.0f, within - captured) / static_cast<float>(n);
     scales[4] = static_cast<std::byte>(variance_code_of(left));
   }
   __syncthreads();
@@ -105,6 +95,7 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
 }
 
 __device__ void pack_moments(const PageShared& s, const Entry& e) {
+  __shared__ float parts[kSummaryWarps];
   const int tid = threadIdx.x, d = s.d;
   float largest = 0, widest = 0;
   bool finite = true;
@@ -117,8 +108,7 @@ __device__ void pack_moments(const PageShared& s, const Entry& e) {
     largest = fmaxf(largest, fabsf(s.centre[c])), widest = fmaxf(widest, variance);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
-  largest = block_largest_and_sum(largest, 0).x;
-  widest = block_largest_and_sum(widest, 0).x;
+  largest = block_max(largest, parts), widest = block_max(widest, parts);
   const float scale = finite ? largest / 127.0f : kNan, spread = widest / 255.0f;
   for (int c = tid; c < d; c += kSummaryThreads) {
     const float m = finite && scale > 0.0f ? rintf(s.centre[c] / scale) : 0.0f,

@@ -7,6 +7,7 @@
 // A prompt of 128K tokens refits 12 times.
 #include <algorithm>
 
+#include "src/cuda/block_reduce.cuh"
 #include "src/cuda/memory.h"
 #include "src/selection/summary/page_summary.cuh"
 
@@ -104,17 +105,10 @@ __global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(Args p
   }
 }
 
-// Sum over a thread block of kWide threads.
-__device__ float block_sum(float v) {
-  __shared__ float of_warps[kWideWarps];
-  v = warp_sum(v);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWideWarps; ++w) sum += of_warps[w];
-  return sum;
+// Over a thread block of kWide threads.
+__device__ float wide_sum(float v) {
+  __shared__ float parts[kWideWarps];
+  return block_sum(v, parts);
 }
 
 // Mean key of the finite pages. Returns their number.
@@ -202,7 +196,7 @@ __device__ float project(float* row, const float* u, int i, int d, float* dots) 
   }
   float square = 0;
   for (int c = threadIdx.x; c < d; c += kWide) square = fmaf(row[c], row[c], square);
-  return block_sum(square);
+  return wide_sum(square);
 }
 
 // Gram-Schmidt, row after row. A row that the others span is replaced by the first channel that they do not.
@@ -211,7 +205,7 @@ __device__ void orthonormalise(float* u, int r, int d, float* dots) {
     float* row = u + i * d;
     float before = 0;
     for (int c = threadIdx.x; c < d; c += kWide) before = fmaf(row[c], row[c], before);
-    before = block_sum(before);
+    before = wide_sum(before);
     float norm = project(row, u, i, d, dots);
     for (int c = 0; c < d && !(norm > 1e-10f * before && norm > 1e-30f); ++c) {
       for (int at = threadIdx.x; at < d; at += kWide) row[at] = at == c ? 1.0f : 0.0f;
@@ -274,7 +268,7 @@ __global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
   }
   float trace = 0;
   for (int c = threadIdx.x; c < d; c += kWide) trace += cov[c * (d + 1)];
-  trace = block_sum(trace);
+  trace = wide_sum(trace);
   const bool some = sketch ? trace > 1e-30f : trace > 0.0f;
   __syncthreads();
   for (int at = threadIdx.x; at < d * d; at += kWide) cov[at] = some ? cov[at] / trace : sketch ? 0.0f : cov[at];

@@ -11,6 +11,11 @@
 #include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
+namespace {
+
+constexpr std::int32_t kRecallBlocks = 8;
+
+}  // namespace
 
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
@@ -90,7 +95,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
   if (when == SelectWhen::kNow && lists_as_selected()) return;
-  recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), options_.recall_blocks, context);
+  recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), kRecallBlocks, context);
 }
 
 CudaRetrieval::Weights CudaRetrieval::keep_top_p(std::int32_t layer, const SlotRows& rows, const void* q,

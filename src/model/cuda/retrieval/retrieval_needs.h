@@ -87,9 +87,8 @@ struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
-  std::int32_t more_slots = 0;     // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;    // else in mapped host memory
-  std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
+  std::int32_t more_slots = 0;   // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;  // else in mapped host memory
   // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
   float turnover = -1, correction = -1;
   RecallForm recall_form;
