@@ -64,6 +64,7 @@ struct UnitEntries {
   std::int32_t frame_floats = 0;       // of a KV head's frame (key_frame.h); 0: entries have none
   float* frames = nullptr;             // [layers][seq slots][KV heads][frame_floats]
 
+  bool operator==(const UnitEntries&) const = default;
   bool summarised() const {
     return kind == EntryKind::kCentroidSet || kind == EntryKind::kSketch || kind == EntryKind::kMoments;
   }

@@ -10,7 +10,7 @@ namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kMostThreads = kMaxSlotHeadDim, kTile = kKvPageTokens;
+constexpr int kMaxThreads = kMaxSlotHeadDim, kTile = kKvPageTokens;
 constexpr std::size_t kBehind = 4096;  // bytes that a scan of 1-bit keys reads after the last group
 constexpr float kNan = __builtin_nanf("");
 
@@ -166,7 +166,7 @@ __device__ void build_one_bit(bool mean_abs, Keys& keys, __nv_bfloat16* level, s
 
 template <typename T>
 struct BuildUnit {
-  static constexpr int kThreads = kMostThreads;
+  static constexpr int kThreads = kMaxThreads;
   template <typename F>
   static __device__ void build(const DeviceCache& s, std::int64_t index, int number, int n, F&& token) {
     using E = ReadAs<T>;
@@ -191,7 +191,7 @@ struct BuildUnit {
 };
 
 int threads_of(const DeviceCache& s) {
-  return s.head_dim <= kMostThreads / 2 ? kMostThreads / 2 : kMostThreads;
+  return s.head_dim <= kMaxThreads / 2 ? kMaxThreads / 2 : kMaxThreads;
 }
 
 }  // namespace
@@ -201,25 +201,6 @@ std::size_t one_bit_code_bytes(const DeviceCache& s, std::size_t heads) {
 }
 std::size_t one_bit_level_bytes(const DeviceCache& s, std::size_t heads) {
   return heads * static_cast<std::size_t>(s.index.entries.most * s.box_bytes()) + kBehind;
-}
-
-std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens) {
-  switch (kind) {
-    case EntryKind::kNone:
-    case EntryKind::kCentroidSet:  // summary_entry_bytes()
-    case EntryKind::kSketch:
-    case EntryKind::kMoments:
-      return 0;
-    case EntryKind::kMinMaxBox:
-    case EntryKind::kCuboidBox:
-      return 4 * head_dim;
-    case EntryKind::kCentroid:
-      return 2 * head_dim;
-    case EntryKind::kOneBitMinMax:
-    case EntryKind::kOneBitMeanAbs:
-      return head_dim * (4 + tokens / 8);
-  }
-  return 0;
 }
 
 void build_unit_entries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,

@@ -13,9 +13,6 @@
 
 namespace mneme {
 
-// Bytes of an entry.
-std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens);
-
 void build_unit_entries_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
                              const CudaContext& context);
 

@@ -147,18 +147,6 @@ struct BuildSummary {
 
 }  // namespace
 
-std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank) {
-  if (kind == EntryKind::kCentroidSet) return rank * (head_dim / 2 + 4);
-  if (kind == EntryKind::kSketch) return head_dim + rank * tokens / 2 + 6;
-  return 2 * head_dim + 8;
-}
-
-std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank) {
-  if (kind == EntryKind::kCentroidSet) return head_dim * (head_dim + 2);
-  if (kind == EntryKind::kSketch) return head_dim * (head_dim + rank + 1) + rank;
-  return 0;
-}
-
 void build_summaries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,
                           const CudaContext& context) {
   build_entries<BuildSummary>("build_summaries", {s, keys, b}, kSummaryThreads,

@@ -15,9 +15,6 @@ namespace mneme {
 // Most tokens of a page that one thread block clusters: keys and their Gram matrix are in its shared memory.
 inline constexpr std::int32_t kDeviceSummaryTokens = 64;
 
-std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank);
-std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank);
-
 // Fits the frames of a sequence's KV heads to its first `pages` pages, as SummaryIndex::fit() does. Entries that were
 // built in the frames before are invalid afterwards.
 //   scratch  fit_frames_scratch_bytes()

@@ -40,11 +40,10 @@ class RetrievalUses {
 
 struct CudaRetrievalNeeds {
   struct Keys {
-    // Tokens are attended one by one: they are selected alone or several together, by entries of entry_tokens tokens or
-    // without an index; or they leave the window one by one.
+    // Tokens are attended one by one: they are selected alone or several together, by `entries` or without an index; or
+    // they leave the window one by one.
     bool by_token = false;
-    EntryKind entries = EntryKind::kNone;  // kNone: none, or boxes of pages of 32
-    std::int32_t entry_tokens = 0, entry_rank = 0;
+    UnitEntries entries;             // without memory; kNone: none, or boxes of pages of 32
     std::int32_t select_tokens = 1;  // SelectionPlan::Units::select_tokens
     // A fused selection by entries: tokens by 1-bit keys (UnitIndexes::keys) or sketches (UnfusedSelect::token_scratch),
     // pages of 32 by sketches (UnfusedSelect::sketch_pages), or pages of another size by their boxes
