@@ -5,7 +5,6 @@
 #include "src/kv/kv_codes.cuh"
 #include "src/offload/device_cache_cuda.cuh"
 #include "src/offload/list_dim.cuh"
-#include "src/selection/cluster/cluster_members.cuh"
 #include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme {
@@ -139,14 +138,42 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
   if (kv_head == 0) set_grouped(p.s, p.a.of, p.a.first + n);
 }
 
+// Rows loaded before the first is used: a cluster may have a thousand tokens, summed by one warp.
+constexpr int kMembersAtOnce = kWarp;
+
+// Calls rows(tokens, count) for the tokens of cluster c, ascending, kMembersAtOnce at a time and the rest at the end.
+// Called by a whole warp; `found` [2 * kWarp] is its own.
+template <typename Rows>
+__device__ __forceinline__ void for_members(const std::uint16_t* cluster, int n, int c, std::uint16_t* found,
+                                            Rows&& rows) {
+  const int lane = threadIdx.x % kWarp;
+  const auto load = [&](int t) { return t < n ? cluster[t] : -1; };
+  int n_found = 0, next = load(lane);
+#pragma unroll 1
+  for (int base = 0; base < n; base += kWarp) {
+    const bool own = next == c;
+    next = load(base + kWarp + lane);
+    const unsigned all = __ballot_sync(~0u, own);
+    if (own) found[n_found + __popc(all & ((1u << lane) - 1))] = static_cast<std::uint16_t>(base + lane);
+    n_found += __popc(all);
+    __syncwarp();
+    const bool last = base + kWarp >= n;
+    while (n_found >= (last ? 1 : kMembersAtOnce)) {
+      rows(found, min(n_found, kMembersAtOnce));
+      n_found -= kMembersAtOnce;
+      const std::uint16_t rest = found[kMembersAtOnce + lane];
+      __syncwarp();
+      found[lane] = rest;
+      __syncwarp();
+    }
+  }
+}
+
 // Members and means, one warp per cluster.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
-  __shared__ std::uint32_t marks[kWarps][kMemberWords];
-  __shared__ std::uint16_t found[kWarps][kWarp * 33];
+  __shared__ std::uint16_t found[kWarps][2 * kWarp];
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, n = p.a.n;
-  if (p.a.cluster != nullptr)
-    mark_members(marks, p.a.cluster + static_cast<std::int64_t>(kv_head) * n, n, blockIdx.x * kWarps);
   const int c = blockIdx.x * kWarps + warp;
   if (c >= p.a.n_clusters) return;
   const std::int64_t from = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
@@ -160,7 +187,8 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
     if (lane == 0) *members = p.a.first + c;
     mean.take(mean.load(keys + static_cast<std::int64_t>(c) * kDim * 2));
   } else {
-    for_members(marks[warp], n, found[warp], [&](const std::uint16_t* tokens, int count) {
+    const std::uint16_t* cluster = p.a.cluster + static_cast<std::int64_t>(kv_head) * n;
+    for_members(cluster, n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
       typename Mean<T, kDim>::Row rows[kMembersAtOnce];
 #pragma unroll
       for (int k = 0; k < kMembersAtOnce; ++k)

@@ -21,23 +21,13 @@ constexpr int kThreadsOfCovariance = 256;
 constexpr int kWide = 512, kWideWarps = kWide / kWarp;
 constexpr int kSubspaceRounds = 10;  // sketch.h
 
-// Pages that a fit looks at: SummaryIndex::fit().
-struct FittedPages {
-  int first = 0, step = 1, n = 0;
-};
-FittedPages fitted_pages(int pages) {
-  const int first = pages > 1 ? 1 : 0, all = pages - first,
-            step = std::max(1, (all + kMaxFittedPages - 1) / kMaxFittedPages);
-  return {first, step, (all + step - 1) / step};
-}
-
 struct Args {
   DeviceCache s;
   KvTables keys;
   FitFrames f;
   FittedPages pages;
-  float *spread = nullptr,
-        *centres = nullptr;  // [KV heads][kMaxFittedPages][tokens][D]; [KV heads][kMaxFittedPages][D]
+  float* spread = nullptr;   // [KV heads][kMaxFittedPages][tokens][D]
+  float* centres = nullptr;  // [KV heads][kMaxFittedPages][D]
   int* finite = nullptr;     // [KV heads][kMaxFittedPages]
 
   __device__ std::int64_t page_of(int kv_head, int i) const { return kv_head * kMaxFittedPages + i; }
