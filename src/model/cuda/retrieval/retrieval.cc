@@ -33,18 +33,13 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
 }
 
 SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots) const {
-  if (slot_layer(layer) < 0 && in_pages_) return {};
-  if (slot_layer(layer) < 0)
-    return {.kind = SlotStore::Kind::kTables,
-            .seq_slots = seq_slots,
-            .tables = dense_.tables(),
-            .layer = tables_layer(layer),
-            .cache = {}};
-  return {.kind = SlotStore::Kind::kSlots,
+  if (slot_layer(layer) >= 0)
+    return {.kind = SlotStore::Kind::kSlots, .seq_slots = seq_slots, .layer = slot_layer(layer), .cache = view_};
+  if (in_pages_) return {};
+  return {.kind = SlotStore::Kind::kTables,
           .seq_slots = seq_slots,
-          .tables = {},
-          .layer = slot_layer(layer),
-          .cache = view_};
+          .tables = dense_.tables(),
+          .layer = tables_layer(layer)};
 }
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
@@ -117,8 +112,7 @@ void CudaRetrieval::inject_outcomes(float turnover, float correction, const Reca
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_form == form) return;
   options_.recall_form = form;
-  for (SeqSlot& p : seq_slots_)
-    p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // reset
+  for (SeqSlot& p : seq_slots_) p = {.counts = std::move(p.counts)};  // reset
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {

@@ -61,8 +61,7 @@ void CudaRetrieval::begin_seq_slot(std::int32_t seq_slot, const SequenceCache& c
   const bool other = p.revision != cache.revision();
   const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
   if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(seq_slot, stream);
-  if (other)
-    p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts), .clusters = {}};
+  if (other) p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts)};
   p.clusters = clusters;
 }
 

@@ -51,9 +51,6 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
            .fetch = needs_.fetch,
            .f16 = shape.dtype == DType::kF16,
            .codes = kv_codes_of(shape.dtype),
-           .slots = {},
-           .index = {},
-           .selection = {},
            .delay_us = options.delay_us};
   describe_index();
   expect_slots_cuda(view_);
