@@ -52,7 +52,7 @@ __device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_t
 
 // A stored token's keys and values.
 __device__ __forceinline__ std::byte* token_at(const KvTables& t, int layer, int seq_slot, int kv_head, int position) {
-  return t.base + unit_token(t, 1, layer, seq_slot, kv_head, position) * token_bytes(t);
+  return block_at(t, layer, seq_slot, kv_head, position / kKvPageTokens) + position % kKvPageTokens * token_bytes(t);
 }
 
 __device__ __forceinline__ std::int64_t slot_index(const DeviceCache& s, int layer, int seq_slot, int kv_head) {

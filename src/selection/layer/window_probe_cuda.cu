@@ -63,22 +63,17 @@ __global__ void __launch_bounds__(kThreads) moments_kernel(Args p) {
   const SelectionWindow w = p.windows[blockIdx.y];
   const int first = max(w.row, p.known), end = w.row + w.n_rows, warp = threadIdx.x / kWarp;
   if (first >= end) return;
-  float2 sum = {0, 0};
+  const auto over_rows = [&](auto&& add) {
+    float2 sum = {0, 0};
 #pragma unroll 8
-  for (int i = first + warp; i < end; i += kWarps) {
-    const float2 v = pair_at(p.x, i, width, channel);
-    sum.x += v.x, sum.y += v.y;
-  }
-  sum = over_warps(sum, parts);
+    for (int i = first + warp; i < end; i += kWarps) add(sum, pair_at(p.x, i, width, channel));
+    return over_warps(sum, parts);
+  };
+  const float2 sum = over_rows([](float2& of, float2 v) { of.x += v.x, of.y += v.y; });
   const auto n = static_cast<float>(end - first);
   const float2 mean = {sum.x / n, sum.y / n};
-  float2 square = {0, 0};
-#pragma unroll 8
-  for (int i = first + warp; i < end; i += kWarps) {
-    const float2 v = pair_at(p.x, i, width, channel);
-    square.x += (v.x - mean.x) * (v.x - mean.x), square.y += (v.y - mean.y) * (v.y - mean.y);
-  }
-  square = over_warps(square, parts);
+  const float2 square = over_rows(
+      [&](float2& of, float2 v) { of.x += (v.x - mean.x) * (v.x - mean.x), of.y += (v.y - mean.y) * (v.y - mean.y); });
   if (warp > 0) return;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * width + channel;
   *reinterpret_cast<float2*>(p.window_mean + at) = mean;
