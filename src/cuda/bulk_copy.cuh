@@ -37,6 +37,16 @@ __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from,
     if (i * kWarp + lane < words) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
 }
 
+// Copies n pages of `bytes` bytes, piece by piece.
+template <typename From, typename To>
+__device__ __forceinline__ void copy_pages(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
+  const int shift = page_piece_shift(bytes, kPieceBytes), piece = bytes >> shift;
+  for (int i = warp; i < n << shift; i += n_warps) {
+    const int page = i >> shift, offset = (i - (page << shift)) * piece;
+    copy_piece(to(page) + offset, from(page) + offset, piece);
+  }
+}
+
 // Copies n tokens of 8 bits, [codes | scales] in `bytes` bytes. Lane i has the scales of the i-th token.
 template <typename From, typename To>
 __device__ __forceinline__ void copy_code_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {

@@ -22,6 +22,10 @@ constexpr int kWarp = 32;
 // such a card too if the build has only older code for it (80-virtual): what the card can do says nothing about a kernel.
 bool has_hopper_code();
 
+inline dim3 grid_of(int x, int y = 1, int z = 1) {
+  return {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+}
+
 // Launches with clusters of `cluster` thread blocks.
 template <typename... Params, typename... Args>
 void launch_clusters(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
@@ -60,6 +64,15 @@ void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& all
   if (bytes <= allowed) return;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), what);
   allowed = bytes;
+}
+
+// launch() of a kernel that may need more dynamic shared memory than that.
+template <auto kKernel, typename... Args>
+void launch_shared(const CudaContext& context, const char* name, dim3 grid, dim3 block, std::size_t shared_bytes,
+                   Args&&... args) {
+  static std::size_t allowed = kDefaultSharedBytes;
+  allow_shared(kKernel, shared_bytes, allowed, name);
+  launch(context, name, kKernel, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 
 // Clusters of this size that the device runs at once; 0: the size is not supported.
@@ -167,6 +180,18 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Load from shared memory.   Word: uint4, uint2
+template <typename Word>
+__device__ __forceinline__ Word load_shared(std::uint32_t at) {
+  Word v;
+  if constexpr (sizeof(Word) == 16) {
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  } else {
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  }
+  return v;
+}
+
 // Asynchronous 16-byte copy from global to shared memory (cp.async).
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
@@ -214,10 +239,16 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes)
 
 // ---- warps
 
-template <int kWidth = kWarp>
-__device__ __forceinline__ float warp_sum(float v) {
+template <int kWidth = kWarp, typename T>
+__device__ __forceinline__ T warp_sum(T v) {
 #pragma unroll
   for (int i = kWidth / 2; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+  return v;
+}
+template <int kWidth = kWarp>
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int i = kWidth / 2; i > 0; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
   return v;
 }
 
@@ -236,6 +267,19 @@ __device__ __forceinline__ int warp_inclusive_scan(int v) {
     if (static_cast<int>(threadIdx.x) % kWarp >= d) v += other;
   }
   return v;
+}
+
+// Exclusive prefix sums of pairs over a thread block of kWarps warps, whose own sums are then in of_warps. Called by
+// every thread.
+template <int kWarps>
+__device__ __forceinline__ int2 block_exclusive_scan(int2 own, int2 (&of_warps)[kWarps]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int2 up_to = {warp_inclusive_scan(own.x), warp_inclusive_scan(own.y)};
+  if (lane == kWarp - 1) of_warps[warp] = up_to;
+  __syncthreads();
+  int2 before = {up_to.x - own.x, up_to.y - own.y};
+  for (int w = 0; w < warp; ++w) before.x += of_warps[w].x, before.y += of_warps[w].y;
+  return before;
 }
 
 // ---- mma m16n8k16; lane = 4 g + t

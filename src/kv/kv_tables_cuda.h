@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "src/cuda/context.h"
+#include "src/cuda/host_device.h"
 #include "src/tensor/dtype.h"
 
 namespace mneme {
@@ -19,11 +20,7 @@ inline KvCodes kv_codes_of(DType kv_dtype) {
   return kv_dtype == DType::kInt8 ? KvCodes::kInt8 : kv_dtype == DType::kFp8 ? KvCodes::kFp8 : KvCodes::kNone;
 }
 // Bytes of one token's keys and values of a KV head.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr std::int32_t
-    kv_token_bytes(KvCodes codes, std::int32_t head_dim) {
+MNEME_HOST_DEVICE constexpr std::int32_t kv_token_bytes(KvCodes codes, std::int32_t head_dim) {
   return codes == KvCodes::kNone ? 4 * head_dim : 2 * head_dim + 8;
 }
 

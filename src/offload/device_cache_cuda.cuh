@@ -31,20 +31,6 @@ __device__ __forceinline__ PageRegion region_of(const DeviceCache& s, const Sele
   return p;
 }
 
-// Bytes of a token's keys and values; of a unit's.
-__device__ __forceinline__ std::int64_t token_bytes(const DeviceCache& s) {
-  return kv_token_bytes(s.codes, s.head_dim);
-}
-// Bytes of a box [hi: D | lo: D].
-__device__ __forceinline__ std::int64_t box_bytes(const DeviceCache& s) {
-  return std::int64_t{4} * s.head_dim;
-}
-__device__ __forceinline__ std::int64_t unit_bytes(const DeviceCache& s) {
-  return token_bytes(s) * s.unit_tokens;
-}
-__device__ __forceinline__ std::int32_t max_units(const DeviceCache& s) {
-  return s.max_pages * (kKvPageTokens / s.unit_tokens);
-}
 // KV head of the model whose keys and values a head of the cache slots has.
 __device__ __forceinline__ int model_head(const KvTables& t, int kv_head) {
   return t.shared_by == 1 ? kv_head : kv_head / t.shared_by;
@@ -64,8 +50,13 @@ __device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_t
   return block_number(t, layer, seq_slot, kv_head, unit / kKvPageTokens) * kKvPageTokens + unit % kKvPageTokens;
 }
 
+// A stored token's keys and values.
+__device__ __forceinline__ std::byte* token_at(const KvTables& t, int layer, int seq_slot, int kv_head, int position) {
+  return block_at(t, layer, seq_slot, kv_head, position / kKvPageTokens) + position % kKvPageTokens * token_bytes(t);
+}
+
 __device__ __forceinline__ std::int64_t slot_index(const DeviceCache& s, int layer, int seq_slot, int kv_head) {
-  return (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * s.n_kv_heads + kv_head;
+  return kept_index(s, layer, seq_slot) * s.n_kv_heads + kv_head;
 }
 
 // Address, in its cache slot, of a window token (or of any token while all are attended) of a sequence of `length`
@@ -74,8 +65,8 @@ __device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const
                                                      int seq_slot, int kv_head, int position, int length) {
   int slot = position / s.unit_tokens;
   if (length > plan.region.budget) slot = plan.region.sink / s.unit_tokens + slot % window_slots(plan);
-  return s.slots.data + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * unit_bytes(s) +
-         position % s.unit_tokens * token_bytes(s);
+  return s.slots.data + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * s.unit_bytes() +
+         position % s.unit_tokens * s.token_bytes();
 }
 
 constexpr int kMaxSlotGroup = 16;  // query heads of a KV head
@@ -117,36 +108,37 @@ __device__ __forceinline__ void list_newest(const DeviceCache& s, const KvTables
       unit_token(pages, 1, layer, r.seq_slot, kv_head, r.length - 1);
 }
 
-// Whether n cosines, given their sum, maximum and minimum, are below the gate's threshold.
-__device__ __forceinline__ bool below_tau(const SelectionPlan& plan, int n, float sum, float most, float least,
-                                          bool nan) {
-  const float pooled = plan.gate.kind == SlotGate::kMean  ? sum / static_cast<float>(n)
-                       : plan.gate.kind == SlotGate::kMax ? most
-                                                          : least;
-  return nan || !(pooled >= plan.gate.tau);
+// Cosines that a gate compares.
+struct Cosines {
+  float sum = 0, most = -2, least = 2;
+  bool nan = false;
+  __device__ __forceinline__ void take(float v) {
+    nan = nan || isnan(v);
+    sum += v, most = fmaxf(most, v), least = fminf(least, v);
+  }
+  // Whether n of them are below the gate's threshold.
+  __device__ __forceinline__ bool below_tau(const SelectionPlan& plan, int n) const {
+    const float pooled = plan.gate.kind == SlotGate::kMean  ? sum / static_cast<float>(n)
+                         : plan.gate.kind == SlotGate::kMax ? most
+                                                            : least;
+    return nan || !(pooled >= plan.gate.tau);
+  }
+};
+
+// Benchmarks: whether the gate of this step at `at`, an index of its own, is injected to flag.
+__device__ __forceinline__ bool injected_move(const RowOfSlots& r, std::int64_t at) {
+  const std::uint32_t random = hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at));
+  return static_cast<float>(random >> 8) * 0x1p-24f < r.plan.injected.correction;
 }
 
 // Whether a layer's queries moved too far. Called by a whole warp.
 __device__ __forceinline__ bool layer_moved(const DeviceCache& s, const RowOfSlots& r, int layer) {
   const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  if (r.plan.injected.correction >= 0)
-    return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at)) >> 8) *
-               0x1p-24f <
-           r.plan.injected.correction;
-  float sum = 0, most = -2, least = 2;
-  bool nan = false;
-  for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) {
-    const float v = __ldcg(s.selection.cosine + at * s.n_heads + h);
-    nan = nan || isnan(v);
-    sum += v, most = fmaxf(most, v), least = fminf(least, v);
-  }
-  sum = warp_sum(sum);
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) {
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-    least = fminf(least, __shfl_xor_sync(~0u, least, d));
-  }
-  return below_tau(r.plan, s.n_heads, sum, most, least, __any_sync(~0u, nan));
+  if (r.plan.injected.correction >= 0) return injected_move(r, at);
+  Cosines c;
+  for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) c.take(__ldcg(s.selection.cosine + at * s.n_heads + h));
+  c.sum = warp_sum(c.sum), c.most = warp_max(c.most), c.least = -warp_max(-c.least), c.nan = __any_sync(~0u, c.nan);
+  return c.below_tau(r.plan, s.n_heads);
 }
 
 // What a layer with kept selections does in a step. Computed by a whole warp, before the step's recall_units_cuda.
@@ -202,28 +194,20 @@ __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
 
 // Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.
 __device__ __forceinline__ bool moved(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
-  if (r.plan.injected.correction >= 0) {
-    const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.seq_slot, kv_head));
-    return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f <
-           r.plan.injected.correction;
-  }
-  if (by_mass(r)) return __ldcg(s.selection.mass + slot_index(s, layer, r.seq_slot, kv_head)) > r.plan.gate.eps;
+  const std::int64_t at = slot_index(s, layer, r.seq_slot, kv_head);
+  if (r.plan.injected.correction >= 0) return injected_move(r, at);
+  if (by_mass(r)) return __ldcg(s.selection.mass + at) > r.plan.gate.eps;
   // Of the model's KV head.
   const int group = s.n_heads / s.n_kv_heads * s.shared;
-  const float* c = s.selection.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads +
-                   kv_head / s.shared * group;
+  const float* c = s.selection.cosine + kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head / s.shared * group;
   float v[kMaxSlotGroup];  // all loads before the first use
 #pragma unroll
   for (int g = 0; g < kMaxSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;
-  float sum = 0, most = -2, least = 2;
-  bool nan = false;
+  Cosines all;
 #pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g) {
-    if (g >= group) continue;
-    nan = nan || isnan(v[g]);
-    sum += v[g], most = fmaxf(most, v[g]), least = fminf(least, v[g]);
-  }
-  return below_tau(r.plan, group, sum, most, least, nan);
+  for (int g = 0; g < kMaxSlotGroup; ++g)
+    if (g < group) all.take(v[g]);
+  return all.below_tau(r.plan, group);
 }
 
 // Whether a KV head attends a selection made with this step's query; for kept selections valid after select_*_cuda.

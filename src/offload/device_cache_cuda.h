@@ -95,10 +95,11 @@ struct DeviceCache {
   SlotCounts* counts = nullptr;    // [layers][seq slots]
   std::int32_t delay_us = 0;       // tests: fetches start up to this much later
 
-  std::size_t token_bytes() const { return static_cast<std::size_t>(kv_token_bytes(codes, head_dim)); }
-  std::size_t box_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
-  std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
-  std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
+  // Bytes of a token's keys and values, of a box [hi: D | lo: D], of a unit.
+  MNEME_HOST_DEVICE std::int64_t token_bytes() const { return kv_token_bytes(codes, head_dim); }
+  MNEME_HOST_DEVICE std::int64_t box_bytes() const { return std::int64_t{4} * head_dim; }
+  MNEME_HOST_DEVICE std::int64_t unit_bytes() const { return token_bytes() * unit_tokens; }
+  MNEME_HOST_DEVICE std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
   // `listed` as page tables for attention; their layers are those here.
   KvTables tables() const {
     return {.base = slots.data,
@@ -206,19 +207,16 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const DeviceCache&
 void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SelectionPlan& plan, const DeviceCache& cache,
                      const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context);
 
-// Computes boxes of pages [first, stop) of a sequence of n_tokens tokens (the last page may be open) from sequence
-// key_slot and layer key_layer of `keys`.
-struct BuildBoxes {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0, n_tokens = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+// A layer of a sequence in the index, and (key_*) in the table of keys that it is built from.
+struct IndexedLayer {
+  std::int32_t seq_slot = 0, slot_layer = 0, key_slot = 0, key_layer = 0;
 };
-void build_boxes_cuda(const BuildBoxes& b, const DeviceCache& cache, const KvTables& keys, const CudaContext& context);
 
-// Complete entries [first, stop) of a sequence's index, from sequence key_slot and layer key_layer of a table of keys:
-// groups of 1-bit keys (one_bit_cuda.h), or UnitEntries (unit_entries_cuda.h).
+// Entries [first, stop) of an index (UnitIndexes::entries).   n_tokens: of the sequence, where the last entry may be open;
+// 0: all are complete
 struct BuildEntries {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+  IndexedLayer of;
+  std::int32_t first = 0, stop = 0, n_tokens = 0;
 };
 
 // The entries that the rows' newest tokens complete, in slot layers [first, stop). Keys are read from the cache slots, or,

@@ -99,6 +99,11 @@ struct SlotCounts {
   std::uint64_t replaced = 0;    // selected now and not by the previous selection; counted where there are cache slots
   std::uint64_t made = 0;        // kKept: selections, all KV heads counted as one
   std::uint64_t pruned = 0;      // tokens that SelectionPlan::top_p left out
+
+  SlotCounts operator-(const SlotCounts& o) const {
+    return {checks - o.checks,         corrections - o.corrections, selected - o.selected, missing - o.missing,
+            neighbours - o.neighbours, replaced - o.replaced,       made - o.made,         pruned - o.pruned};
+  }
 };
 
 }  // namespace mneme

@@ -2,13 +2,8 @@
 // of SelectionPlan.
 #pragma once
 
+#include "src/cuda/host_device.h"
 #include "src/offload/device_cache_cuda.h"
-
-#ifdef __CUDACC__
-#define MNEME_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define MNEME_HOST_DEVICE inline
-#endif
 
 namespace mneme {
 

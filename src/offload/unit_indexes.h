@@ -1,9 +1,10 @@
-// The index of units on the device: one of boxes of pages, 1-bit keys of tokens, lists with centroids, or entries of
-// the unfused selection. All arrays are [layers][seq slots][KV heads] first.
+// The index of units on the device: entries of consecutive tokens (boxes, 1-bit keys, ...), or lists with centroids. All arrays are [layers][seq slots][KV heads] first.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "src/cuda/host_device.h"
 
 namespace mneme {
 
@@ -38,7 +39,7 @@ struct UnitLists {
   std::int32_t* grouped = nullptr;  // [layers][seq slots]
 };
 
-// Index of the unfused selection: entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h, centroid.h
+// Entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h, centroid.h
 // and of selection/summary.
 enum class EntryKind : std::int32_t {
   kNone,
@@ -51,6 +52,9 @@ enum class EntryKind : std::int32_t {
   kSketch,       // sketch.h
   kMoments,      // moments.h
 };
+MNEME_HOST_DEVICE bool is_one_bit(EntryKind kind) {
+  return kind == EntryKind::kOneBitMinMax || kind == EntryKind::kOneBitMeanAbs;
+}
 struct UnitEntries {
   EntryKind kind = EntryKind::kNone;
   std::int32_t tokens = 0, bytes = 0;  // of an entry
@@ -60,18 +64,18 @@ struct UnitEntries {
   std::int32_t frame_floats = 0;       // of a KV head's frame (key_frame.h); 0: entries have none
   float* frames = nullptr;             // [layers][seq slots][KV heads][frame_floats]
 
+  bool operator==(const UnitEntries&) const = default;
   bool summarised() const {
     return kind == EntryKind::kCentroidSet || kind == EntryKind::kSketch || kind == EntryKind::kMoments;
   }
 };
 
 struct UnitIndexes {
-  std::int32_t group_tokens = 0;  // group size of 1-bit keys: 32, 64, 128 or 256; 0: boxes, or no index
-  bool mean_abs = false;          // OneBitLevels::kMeanAbs
-  std::byte* boxes = nullptr;     // [max_pages][hi: D | lo: D], dtype of the keys; kBoxesBeyond more at the end
-  OneBitKeys keys;                // one_bit_cuda.h
-  UnitLists lists;
   UnitEntries entries;
+  // `entries` where they are boxes of pages of 32, which store_qkv_cuda keeps up to date; kBoxesBeyond more at the end.
+  std::byte* boxes = nullptr;
+  OneBitKeys keys;  // of `entries`, groups of 32, 64, 128 or 256 tokens, in place of their data
+  UnitLists lists;
 };
 
 }  // namespace mneme

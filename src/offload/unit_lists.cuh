@@ -69,7 +69,7 @@ struct Lists {
     int n_missing, n_replaced;
     int oldest, n_oldest;  // slots older than `oldest` are evicted, and n_oldest of that age
     int of_age[256];
-    int of_warps[2][kMaxRecallThreads / kWarp];
+    int2 of_warps[kMaxRecallThreads / kWarp];
     int n_fetched, n_neighbours, n_never;  // with neighbours: slots whose unit was never selected
   } * counters;
   static __host__ __device__ int max_fetched(const DeviceCache& s) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
 }
 template <typename K>
 __device__ __forceinline__ std::int64_t token_bytes_of(const RecallArgs& p) {
-  if constexpr (K::kPages) return token_bytes(p.s);
+  if constexpr (K::kPages) return p.s.token_bytes();
   return K::kCodes ? 2 * p.s.head_dim + 8 : 4 * p.s.head_dim;
 }
 template <typename K>
@@ -167,7 +167,6 @@ __device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots&
 // Sets up the item's list; false: the list is unchanged.
 template <typename K>
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, const Needs& needs, Item& it) {
-  it.from = 0, it.keeps_speculative = it.again = false;
   if (K::kNow) {
     const bool plain = r.plan.schedule == SlotSchedule::kNone;
     if (!needs.own && !plain) return false;
@@ -196,6 +195,9 @@ __device__ __forceinline__ void count_selected(const RecallArgs& p, int seq_slot
   add_count(p.s.counts[kept_index(p.s, p.slot_layer, seq_slot)].selected, n);
 }
 
+// What a recall does for a (row, KV head): nothing, update the list of a selection that it keeps, or list another one.
+enum class Work { kNone, kAgain, kLists };
+
 // One thread, after a step. n_units of the selection made; below 0: it was kept.
 __device__ __forceinline__ void remember(const RecallArgs& p, int seq_slot, int n_units) {
   KeptSelection& kept = p.s.selection.kept[kept_index(p.s, p.slot_layer, seq_slot)];
@@ -203,6 +205,27 @@ __device__ __forceinline__ void remember(const RecallArgs& p, int seq_slot, int 
   if (n_units < 0) return;
   kept.n_units = n_units;
   kept.n_made = max(kept.n_made, kept.made_now);
+}
+
+// Sets up a row's item, which is all zeros. `counts`: the calling thread counts for the KV head.
+template <typename K>
+__device__ __forceinline__ Work work_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, bool counts,
+                                        Item& item) {
+  const bool kept = keeps<K>(r), remembers = kept && counts && kv_head == 0;
+  if (!r.sparse) {
+    if (remembers) remember(p, r.seq_slot, 0);
+    return Work::kNone;
+  }
+  const Needs needs = needs_of<K>(p, r, kv_head);
+  if (counts) count_gate<K>(p, r, needs);
+  if (kept && !needs.own) {
+    set_region<K>(p, r, kv_head, item);
+    if (remembers) remember(p, r.seq_slot, -1);
+    return Work::kAgain;
+  }
+  if (!item_of<K>(p, r, kv_head, needs, item)) return Work::kNone;
+  if (remembers) remember(p, r.seq_slot, item.n);
+  return Work::kLists;
 }
 
 }  // namespace mneme::cuda::recall

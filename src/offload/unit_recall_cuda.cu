@@ -134,43 +134,24 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = recall_row<K>(p, row);
-    const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
-    const auto mark = [&](int written) {
-      if (K::kNow && p.s.slots.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
-        p.s.slots.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = written;
-    };
     const auto all_there = [&] {
       if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
       signal(p, row, r.seq_slot, kv_head, p.s.slots.listed_for);
       signal(p, row, r.seq_slot, kv_head, p.s.slots.arrived_for);
     };
-    if (!r.sparse) {
-      if (kept && first_head) remember(p, r.seq_slot, 0);
-      mark(0);
-      all_there();
-      continue;
-    }
-    const Needs needs = needs_of<K>(p, r, kv_head);
-    if (threadIdx.x == 0) count_gate<K>(p, r, needs);
-    Item item;
-    if (kept && !needs.own) {
-      item.from = 0;
-      set_region<K>(p, r, kv_head, item);
+    Item item{};
+    const Work work = work_of<K>(p, r, kv_head, threadIdx.x == 0, item);
+    if (K::kNow && p.s.slots.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
+      p.s.slots.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = work == Work::kNone ? 0 : 1;
+    if (work == Work::kAgain) {
       list_again<K>(p, item);
       if (threadIdx.x == 0) count_selected(p, r.seq_slot, item.attended);
-      if (first_head) remember(p, r.seq_slot, -1);
-      mark(1);
       __syncthreads();
+    }
+    if (work != Work::kLists) {
       all_there();
       continue;
     }
-    const bool changes = item_of<K>(p, r, kv_head, needs, item);
-    mark(changes ? 1 : 0);
-    if (!changes) {
-      all_there();
-      continue;
-    }
-    if (kept && first_head) remember(p, r.seq_slot, item.n);
     __syncthreads();
     resolve<K>(p, item, lists);
     std::byte* const base = p.s.slots.data + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
@@ -223,31 +204,19 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
   const RowOfSlots r = recall_row<Listed>(p, row);
   if (r.seq_slot < 0) return;
-  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps<Listed>(r);
-  Item item;
-  item.region = {}, item.attended = 0, item.from = 0;
-  int begin = 0;
-  if (r.sparse) {
-    const Needs needs = needs_of<Listed>(p, r, kv_head);
-    if (first_block) count_gate<Listed>(p, r, needs);
-    if (kept && !needs.own) {
-      set_region<Listed>(p, r, kv_head, item);
-      begin = item.region.first + max(0, item.attended - window_slots(r.plan));  // as list_again()
-      if (first_block && kv_head == 0) remember(p, r.seq_slot, -1);
-    } else {
-      if (!item_of<Listed>(p, r, kv_head, needs, item)) {
-        if (first_block && Listed::kNow && r.plan.schedule == SlotSchedule::kSpeculative)
-          list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
-        return;
-      }
-      if (kept && first_block && kv_head == 0) remember(p, r.seq_slot, item.n);
-    }
-  } else {
-    if (!Listed::kNow) return;
-    item.index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
-    item.region.stop = r.length;
-    if (kept && first_block && kv_head == 0) remember(p, r.seq_slot, 0);
+  if (!Listed::kNow && !r.sparse) return;
+  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0;
+  Item item{};
+  const Work work = work_of<Listed>(p, r, kv_head, first_block, item);
+  if (r.sparse && work == Work::kNone) {
+    if (first_block && Listed::kNow && r.plan.schedule == SlotSchedule::kSpeculative)
+      list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
+    return;
   }
+  if (!r.sparse) item.index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head), item.region.stop = r.length;
+  int begin = 0;
+  if (work == Work::kAgain)
+    begin = item.region.first + max(0, item.attended - window_slots(r.plan));  // as list_again()
   const PageRegion& region = item.region;
   const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed;
@@ -266,12 +235,9 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
 
 template <typename K>
 void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
-  const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
-  static std::size_t allowed = kDefaultSharedBytes;
-  allow_shared(recall_kernel<K>, shared, allowed, "recall's shared memory");
-  launch(context, "recall_units", recall_kernel<K>,
-         dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
-         dim3(static_cast<unsigned>(K::kThreads)), shared, args);
+  launch_shared<recall_kernel<K>>(context, "recall_units",
+                                  grid_of(std::min(max_blocks, args.rows.n * args.s.n_kv_heads)), K::kThreads,
+                                  K::kRingBytes + Lists::bytes(args.s), args);
 }
 
 // Kept selections are never fetched for the next step.
@@ -305,11 +271,10 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const DeviceCache&
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context) {
   const RecallArgs args{of_layer(s, slot_layer), pages, rows, layer, slot_layer};
-  const int items = rows.n * s.n_kv_heads;
   const bool now = when == SelectWhen::kNow;
   if (s.n_slots == 0) {
     launch(context, "list_tokens", now ? list_kernel<SelectWhen::kNow> : list_kernel<SelectWhen::kNext>,
-           dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0, args);
+           grid_of(kListBlocks, rows.n * s.n_kv_heads), kListThreads, 0, args);
     return;
   }
   // Four sequences of 32,768 with 13 % corrections: 6.80 ms a step with 8 thread blocks for the next step and for this

@@ -6,22 +6,6 @@
 
 namespace mneme::cuda::recall {
 
-// Exclusive scan of a pair of integers over the thread block. Called by every thread.
-__device__ __forceinline__ int2 block_exclusive_scan2(int2 own, int (&of_warps)[2][kMaxRecallThreads / kWarp]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int2 up_to = own;
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int x = __shfl_up_sync(~0u, up_to.x, d), y = __shfl_up_sync(~0u, up_to.y, d);
-    if (lane >= d) up_to.x += x, up_to.y += y;
-  }
-  if (lane == kWarp - 1) of_warps[0][warp] = up_to.x, of_warps[1][warp] = up_to.y;
-  __syncthreads();
-  int2 before = {up_to.x - own.x, up_to.y - own.y};
-  for (int w = 0; w < warp; ++w) before.x += of_warps[0][w], before.y += of_warps[1][w];
-  return before;
-}
-
 // Evicts `wanted` cache slots that are not in use, least recently selected first, lowest index first among equals.
 template <typename K>
 __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
@@ -37,13 +21,7 @@ __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
     int own = 0;
 #pragma unroll 1
     for (int j = 0; j < 8; ++j) own += tid == 0 && j == 0 ? 0 : c.of_age[255 - 8 * tid - j];
-    int up_to = own;
-#pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int v = __shfl_up_sync(~0u, up_to, d);
-      if (tid >= d) up_to += v;
-    }
-    int before = up_to - own;
+    int before = warp_inclusive_scan(own) - own;
 #pragma unroll 1
     for (int j = tid == 0 ? 1 : 0; j < 8; ++j) {
       const int age = 255 - 8 * tid - j;
@@ -60,7 +38,7 @@ __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
     const int age = lists.age[i];
     own.x += age > oldest && age != kInUse, own.y += age == oldest;
   }
-  int2 before = block_exclusive_scan2(own, c.of_warps);
+  int2 before = block_exclusive_scan(own, c.of_warps);
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const int age = lists.age[i];

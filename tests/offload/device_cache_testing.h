@@ -84,8 +84,6 @@ struct World {
     v.n_heads = s.kv_heads * s.group;
     v.head_dim = s.head_dim;
     v.unit_tokens = s.unit();
-    v.index.group_tokens = s.group_tokens;
-    v.index.mean_abs = s.levels == OneBitLevels::kMeanAbs;
     v.n_slots =
         s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + s.spare + (s.largest > 0 ? s.recent : 0),
                            s.budget / s.unit())
@@ -108,6 +106,10 @@ struct World {
       take(&v.index.lists.n_units, heads * 4);
       take(&v.index.lists.grouped, static_cast<std::size_t>(s.seq_slots) * 4);
     } else if (s.group_tokens > 0) {
+      v.index.entries = {
+          .kind = s.levels == OneBitLevels::kMeanAbs ? EntryKind::kOneBitMeanAbs : EntryKind::kOneBitMinMax,
+          .tokens = s.group_tokens,
+          .most = (s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens};
       take(&v.index.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.index.keys.levels, one_bit_level_bytes(v, heads));
     } else if (s.page > 0) {
@@ -119,6 +121,11 @@ struct World {
            (heads * static_cast<std::size_t>(v.index.entries.most) + kBoxesBeyond) * v.token_bytes());
     } else if (!s.single) {
       take(&v.index.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
+      v.index.entries = {.kind = EntryKind::kMinMaxBox,
+                         .tokens = kKvPageTokens,
+                         .bytes = 4 * s.head_dim,
+                         .most = s.max_pages,
+                         .data = v.index.boxes};
     }
     take(&v.slots.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
     take(&v.slots.unit_of, heads * slots * 4);
@@ -261,20 +268,9 @@ class CudaSlotsTest : public CudaTest {
   }
   void begin(World& w, std::int32_t length) {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
-      if (w.s.group_tokens > 0) {
-        build_one_bit_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / w.s.group_tokens, .key_slot = seq_slot},
-                           w.v, w.pages(), context());
-      } else if (w.s.page > 0) {
-        build_unit_entries_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / w.s.page, .key_slot = seq_slot},
-                                w.v, w.pages(), context());
-      } else if (!w.s.single) {
-        build_boxes_cuda({.seq_slot = seq_slot,
-                          .first = 0,
-                          .stop = length / kKvPageTokens,
-                          .n_tokens = length,
-                          .key_slot = seq_slot},
-                         w.v, w.pages(), context());
-      }
+      if (const std::int32_t tokens = w.v.index.entries.tokens; tokens > 0)
+        build_unit_entries_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot}, .stop = length / tokens}, w.v,
+                                w.pages(), context());
       fill_slots_cuda(seq_slot, length, w.plan(), w.v, w.pages(), 0, 0, context());
     }
   }

@@ -11,6 +11,7 @@
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 #include "src/selection/index/one_bit_cuda.h"
+#include "src/selection/index/unit_entries_cuda.h"
 
 namespace mneme {
 namespace {
@@ -51,9 +52,12 @@ void set_shape(DeviceCache& s, const ModelConfig& config, const SelectCase& c) {
   s.n_kv_heads = static_cast<std::int32_t>(config.n_kv_heads);
   s.n_heads = static_cast<std::int32_t>(config.n_heads);
   s.head_dim = static_cast<std::int32_t>(config.head_dim);
-  s.unit_tokens = 1, s.index.group_tokens = c.group_tokens;
+  s.unit_tokens = 1;
   s.max_pages = (c.depth + kKvPageTokens - 1) / kKvPageTokens;
   s.max_listed = c.budget + 1;
+  s.index.entries = {.kind = EntryKind::kOneBitMinMax,
+                     .tokens = c.group_tokens,
+                     .most = (s.max_pages * kKvPageTokens + c.group_tokens - 1) / c.group_tokens};
 }
 
 void allocate(Layers& l, const Sizes& n) {
@@ -94,8 +98,8 @@ void fill(Layers& l, const Sizes& n, const SelectCase& c, const Stream& stream) 
   copy_bytes(s.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
   stream.synchronize();
   for (std::int32_t layer = 0; layer < kLayers; ++layer)
-    build_one_bit_cuda({.slot_layer = layer, .stop = c.depth / c.group_tokens, .key_layer = layer}, s, l.pages,
-                       context);
+    build_unit_entries_cuda({.of = {.slot_layer = layer, .key_layer = layer}, .stop = c.depth / c.group_tokens}, s,
+                            l.pages, context);
   stream.synchronize();
 }
 

@@ -95,7 +95,6 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .max_context = options_.max_context,
                                              .fit = fit(),
                                              .pages_on_device = !host_pages(),
-                                             .recall_blocks = options_.recall_blocks,
                                              .turnover = options_.turnover,
                                              .correction = options_.correction,
                                              .recall_form = options_.recall_form,

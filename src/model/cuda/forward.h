@@ -38,7 +38,6 @@ struct CudaForwardOptions {
   // Cache slots of pages and the layers of a prompt in host pages take free device memory too, of which nothing else is
   // needed after make_pool() than what the steps do (CudaRetrievalSetup::free_bytes, CudaStaging::select_prompt()).
   bool grow_slots = false;
-  std::int32_t recall_blocks = 8;
   RecallForm recall_form;
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.

@@ -116,7 +116,7 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
   const std::int64_t index = slot_index(s, store.layer, seq_slot, first);
   return {s.n_slots == 0 ? nullptr
                          : resident_token(s, s.plans[seq_slot], store.layer, seq_slot, first, position, position + 1),
-          s.index.boxes == nullptr ? nullptr : s.index.boxes + (index * s.max_pages + page) * box_bytes(s)};
+          s.index.boxes == nullptr ? nullptr : s.index.boxes + (index * s.max_pages + page) * s.box_bytes()};
 }
 
 // A head's query of the previous step, overwritten with this step's; null where nothing compares with it.
@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) spread_kernel(QkvRows rows
   const auto token = [&](int of) {
     return resident_token(s, s.plans[seq_slot], store.layer, seq_slot, of, position, position + 1);
   };
-  copy_token(token(head), token(head / s.shared * s.shared), static_cast<int>(token_bytes(s)));
+  copy_token(token(head), token(head / s.shared * s.shared), static_cast<int>(s.token_bytes()));
 }
 
 struct Best {

@@ -14,6 +14,7 @@
 // tokens again took three quarters of the time of the GEMM.
 #include <climits>
 
+#include "src/cuda/memory.h"
 #include "src/offload/list_dim.cuh"
 #include "src/selection/cluster/kmeans_update.cuh"
 
@@ -214,9 +215,6 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
 
 // ---- launches
 
-std::size_t rounded(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
 Args sizes_of(int n, int head_dim, int n_clusters) {
   Args a{};
   a.n = n, a.dim = head_dim, a.n_clusters = n_clusters;
@@ -225,58 +223,39 @@ Args sizes_of(int n, int head_dim, int n_clusters) {
   return a;
 }
 
-// Assigns scratch memory to the arrays, starting at `at`; returns the bytes used.
-std::size_t carve_scratch(Args& a, int heads, std::byte* at) {
+// The arrays in scratch memory.
+ArenaLayout arrays_of(Args& a, int heads) {
   const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
              d = static_cast<std::size_t>(list_dim(a.dim)), c = static_cast<std::size_t>(a.padded),
              pieces = static_cast<std::size_t>(a.n_pieces);
-  std::size_t used = 0;
-  const auto take = [&](auto*& to, std::size_t bytes) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(at + used);
-    used += rounded(bytes);
-  };
-  take(a.x, h * kMaxPlanes * n * d);
-  take(a.planes, h * kMaxPlanes * c * d);
-  take(a.bias, h * c * 4);
-  take(a.pieces, h * pieces * d * 4);
-  take(a.counts, h * pieces * 4);
-  take(a.mean, h * d * 4);
-  take(a.spread, h * pieces * 8);
-  take(a.sums, h * c * d * 4);
-  take(a.sizes, h * c * 4);
-  take(a.moved, h * 2 * 4);
-  return used;
-}
-
-template <typename Kernel>
-void allow(Kernel kernel, int bytes) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-             "the shared memory of k-means");
+  ArenaLayout arrays;
+  arrays.add(a.x, h * kMaxPlanes * n * d);
+  arrays.add(a.planes, h * kMaxPlanes * c * d);
+  arrays.add(a.bias, h * c * 4);
+  arrays.add(a.pieces, h * pieces * d * 4);
+  arrays.add(a.counts, h * pieces * 4);
+  arrays.add(a.mean, h * d * 4);
+  arrays.add(a.spread, h * pieces * 8);
+  arrays.add(a.sums, h * c * d * 4);
+  arrays.add(a.sizes, h * c * 4);
+  arrays.add(a.moved, h * 2 * 4);
+  return arrays;
 }
 
 template <typename T, int kDim, KmeansMetric kMetric>
 void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
-  constexpr int kAssignBytes = kStages * kPlanes<kMetric> * kTile * kDim;
-  static const bool ready = [] {
-    allow(assign_kernel<kDim, kMetric>, kAssignBytes);
-    return true;
-  }();
-  static_cast<void>(ready);
-  const auto grid = [&](int items, int each) {
-    return dim3(static_cast<unsigned>((items + each - 1) / each), static_cast<unsigned>(k.n_heads));
-  };
+  constexpr std::size_t kAssignBytes = kStages * kPlanes<kMetric> * kTile * kDim;
+  const auto grid = [&](int items, int each) { return grid_of((items + each - 1) / each, k.n_heads); };
   const dim3 pieces = grid(a.n_pieces, kPieceThreads / kPieceLanes<kDim>);
-  launch(context, "kmeans_mean", pieces_kernel<T, kDim, false>, pieces, dim3(kPieceThreads), 0, a);
+  launch(context, "kmeans_mean", pieces_kernel<T, kDim, false>, pieces, kPieceThreads, 0, a);
   if (kMetric == KmeansMetric::kDistance)
-    launch(context, "kmeans_spread", pieces_kernel<T, kDim, true>, pieces, dim3(kPieceThreads), 0, a);
-  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps * kRoundTokens), dim3(kThreads), 0,
-         a);
+    launch(context, "kmeans_spread", pieces_kernel<T, kDim, true>, pieces, kPieceThreads, 0, a);
+  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps * kRoundTokens), kThreads, 0, a);
   for (int i = 0; i < k.iterations; ++i) {
-    launch(context, "kmeans_assign", assign_kernel<kDim, kMetric>, grid(a.n, kAssignWarps * kTokensEach),
-           dim3(kAssignThreads), kAssignBytes, a, i);
+    launch_shared<assign_kernel<kDim, kMetric>>(context, "kmeans_assign", grid(a.n, kAssignWarps * kTokensEach),
+                                                kAssignThreads, kAssignBytes, a, i);
     if (i + 1 < k.iterations)
-      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kWarps), dim3(kThreads), 0, a,
-             i);
+      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kWarps), kThreads, 0, a, i);
   }
 }
 
@@ -293,7 +272,7 @@ void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 
 std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters) {
   Args a = sizes_of(n, head_dim, n_clusters);
-  return carve_scratch(a, n_heads, nullptr);
+  return arrays_of(a, n_heads).total();
 }
 
 void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
@@ -301,7 +280,7 @@ void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
   a.keys = reinterpret_cast<const std::uint16_t*>(k.keys);
   a.cluster = k.cluster;
   a.iterations = k.iterations;
-  carve_scratch(a, k.n_heads, k.scratch);
+  arrays_of(a, k.n_heads).assign(k.scratch);
   k.f16 ? run_as<__half>(k, a, context) : run_as<__nv_bfloat16>(k, a, context);
 }
 

@@ -29,21 +29,10 @@ struct Args {
   int n, dim, n_clusters, padded, n_pieces, iterations;  // dim: without padding; padded: rounded up to kTile
 };
 
-template <typename T>
-__device__ __forceinline__ float key_value(std::uint16_t bits) {
-  return widen(reinterpret_cast<const T&>(bits));
-}
-
 // ---- sums over pieces: a few adjacent lanes per piece, 8 channels each
 
 template <int kDim>
 constexpr int kPieceLanes = kDim / 8;
-
-template <typename T>
-__device__ __forceinline__ float channel_of(const uint4& raw, int i) {
-  const std::uint32_t word = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
-  return key_value<T>(static_cast<std::uint16_t>(word >> (i % 2 * 16)));
-}
 
 // Mean of all keys, by the whole block.
 template <int kDim>
@@ -74,8 +63,7 @@ struct PieceSum {
   }
 };
 
-// Sums over pieces, of keys, then of keys minus the mean. Keys with a NaN or an infinity are rare: only a warp that has
-// some processes them one by one. (Checking a few tokens first keeps their loads together.)
+// Sums over pieces, of keys, then of keys minus the mean. Keys with a NaN or an infinity are left out.
 template <typename T, int kDim, bool kSpread>
 __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
   constexpr int kLanes = kPieceLanes<kDim>, kAtOnce = 16;
@@ -95,46 +83,23 @@ __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
   const auto key = [&](int t) {
     return *reinterpret_cast<const uint4*>(keys + static_cast<std::int64_t>(min(t, p.n - 1)) * kDim);
   };
+  const unsigned of_piece = (~0u >> (kWarp - kLanes)) << (lane / kLanes * kLanes);  // its lanes
   PieceSum<kSpread> own;
 #pragma unroll 1
   for (int first = begin; first < begin + kKmeansPiece; first += kAtOnce) {
     uint4 raw[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) raw[k] = key(first + k);
-    const auto value = [&](int k, float(&v)[8]) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = __fsub_rn(channel_of<T>(raw[k], i), mean[i]);
-    };
-    float unsound = 0;  // NaN once a channel is not finite
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      float v[8];
-      value(k, v);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) unsound = fmaf(v[i], 0.0f, unsound);
-    }
-    if (__all_sync(~0u, unsound == 0 && first + kAtOnce <= p.n)) {
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        float v[8];
-        value(k, v);
-        own.take(v);
-      }
-      continue;
-    }
-#pragma unroll 1
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int t = first + k;
-      const uint4 again = key(t);
-      float v[8];
-      bool ok = t < p.n;
+      const auto* channels = reinterpret_cast<const T*>(&raw[k]);
+      float v[8], unsound = 0;  // NaN once a channel is not finite
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        v[i] = __fsub_rn(channel_of<T>(again, i), mean[i]);
-        ok = ok && isfinite(v[i]);
+        v[i] = __fsub_rn(widen(channels[i]), mean[i]);
+        unsound = fmaf(v[i], 0.0f, unsound);
       }
-      const unsigned alike = (~0u >> (kWarp - kLanes)) << (lane / kLanes * kLanes);
-      if ((__ballot_sync(~0u, ok) & alike) == alike) own.take(v);
+      if ((__ballot_sync(~0u, unsound == 0 && first + k < p.n) & of_piece) == of_piece) own.take(v);
     }
   }
   float total = 0;
@@ -144,8 +109,7 @@ __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
     for (int from = 0; from < kLanes; ++from)
 #pragma unroll
       for (int i = 0; i < 8; ++i) total += __shfl_sync(~0u, own.sum[i], from, kLanes);
-#pragma unroll
-    for (int d = kLanes / 2; d > 0; d /= 2) own.most = fmaxf(own.most, __shfl_xor_sync(~0u, own.most, d));
+    own.most = warp_max<kLanes>(own.most);
   }
   if (piece >= p.n_pieces) return;
   const std::int64_t at = static_cast<std::int64_t>(head) * p.n_pieces + piece;
@@ -169,8 +133,7 @@ __device__ __forceinline__ float distance_scale(const Args& p, int head) {
 #pragma unroll
     for (int from = 0; from < kWarp; ++from) total += __shfl_sync(~0u, of.x, from);
   }
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+  most = warp_max(most);
   if (most < 1e-30f) return 0;
   const float mean = __fdiv_rn(total, static_cast<float>(p.n) * static_cast<float>(p.dim));
   return __fdiv_rn(127.0f, fminf(most, __fmul_rn(16.0f, mean)));
@@ -264,8 +227,7 @@ __device__ __forceinline__ void round_key(float (&y)[kEach<kDim>], float scale, 
     float most = 0;
 #pragma unroll
     for (int i = 0; i < kN; ++i) most = fmaxf(most, fabsf(y[i]));
-#pragma unroll
-    for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+    most = warp_max(most);
     scale = 0;
     if (!(most < 1e-30f)) {
       const float first = __fdiv_rn(2047.0f, most);
@@ -332,11 +294,10 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (base + k >= last) break;
-      std::uint16_t bits[kN];
-      __builtin_memcpy(bits, &rows[k], sizeof(bits));
+      const auto* key = reinterpret_cast<const T*>(&rows[k]);
       float y[kN];
 #pragma unroll
-      for (int i = 0; i < kN; ++i) y[i] = __fsub_rn(key_value<T>(bits[i]), mean[i]);
+      for (int i = 0; i < kN; ++i) y[i] = __fsub_rn(widen(key[i]), mean[i]);
       int x[kN];
       round_key<kDim, kMetric>(y, scale, x);
       Digits<kDim, kPlanes<kMetric>> digits;

@@ -5,7 +5,6 @@
 #include "src/kv/kv_codes.cuh"
 #include "src/offload/device_cache_cuda.cuh"
 #include "src/offload/list_dim.cuh"
-#include "src/selection/cluster/cluster_members.cuh"
 #include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme {
@@ -21,17 +20,21 @@ constexpr int kMaxSegments = 96;  // per launch: they are kernel arguments
 struct Lists {
   std::int32_t *ends, *members, *n_units;
 };
-__device__ __forceinline__ Lists lists_at(const DeviceCache& s, int layer, int seq_slot, int kv_head) {
-  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head);
+__device__ __forceinline__ Lists lists_at(const DeviceCache& s, const IndexedLayer& of, int kv_head) {
+  const std::int64_t index = slot_index(s, of.slot_layer, of.seq_slot, kv_head);
   const UnitLists& l = s.index.lists;
   return {l.ends + index * l.max_units, l.members + index * l.max_tokens, l.n_units + index};
 }
 // kDim: list_dim() of the keys' channels.
 template <int kDim>
-__device__ __forceinline__ std::byte* centroid_at(const DeviceCache& s, int layer, int seq_slot, int kv_head,
-                                                  int unit) {
-  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head) * s.index.lists.max_units + unit;
+__device__ __forceinline__ std::byte* centroid_at(const DeviceCache& s, const IndexedLayer& of, int kv_head, int unit) {
+  const std::int64_t index = slot_index(s, of.slot_layer, of.seq_slot, kv_head) * s.index.lists.max_units + unit;
   return s.index.lists.centroids + index * (2 * kDim);
+}
+
+// One thread: where the units of a sequence end.
+__device__ __forceinline__ void set_grouped(const DeviceCache& s, const IndexedLayer& of, int grouped) {
+  s.index.lists.grouped[kept_index(s, of.slot_layer, of.seq_slot)] = grouped;
 }
 
 // A warp's means, a lane has kDim / 32 adjacent channels. NaN encoded as on the host.
@@ -81,8 +84,7 @@ __global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvT
   std::byte* to = c.to + static_cast<std::int64_t>(kv_head) * c.n * row;
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < total; i += gridDim.x * kThreads) {
     const int token = c.first + i / pieces;
-    const std::byte* from = block_at(keys, c.key_layer, c.key_slot, kv_head, token / kKvPageTokens) +
-                            token % kKvPageTokens * token_bytes(keys);
+    const std::byte* from = token_at(keys, c.of.key_layer, c.of.key_slot, kv_head, token);
     uint4 v{};
     if (i % pieces < keys.head_dim / 8)
       v = keys.codes == KvCodes::kNone ? load_stream(from + i % pieces * 16)
@@ -107,8 +109,8 @@ __device__ __forceinline__ int2 operator+(int2 a, int2 b) {
 __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
   __shared__ int sizes[kMaxKmeansTokens];
   __shared__ int2 of_warps[kCountThreads / kWarp];
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, kv_head = blockIdx.x, n = p.a.n;
-  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.seq_slot, kv_head);
+  const int tid = threadIdx.x, kv_head = blockIdx.x, n = p.a.n;
+  const Lists lists = lists_at(p.s, p.a.of, kv_head);
   for (int c = tid; c < p.a.n_clusters; c += kCountThreads) sizes[c] = p.a.cluster == nullptr ? 1 : 0;
   __syncthreads();
   if (p.a.cluster != nullptr)
@@ -119,20 +121,8 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
             end = min(p.a.n_clusters, begin + each);
   int2 own{0, 0};  // units, tokens
   for (int c = begin; c < end; ++c) own = own + int2{sizes[c] > 0, sizes[c]};
-  int2 up_to = own;
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int x = __shfl_up_sync(~0u, up_to.x, d), y = __shfl_up_sync(~0u, up_to.y, d);
-    if (lane >= d) up_to.x += x, up_to.y += y;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = up_to;
   const int n_before = *lists.n_units;
-  __syncthreads();
-  int2 at{up_to.x - own.x, up_to.y - own.y}, all{0, 0};
-  for (int w = 0; w < kCountThreads / kWarp; ++w) {
-    if (w < warp) at = at + of_warps[w];
-    all = all + of_warps[w];
-  }
+  int2 at = block_exclusive_scan(own, of_warps);
   const int first = p.a.first - p.a.sink;  // index of the first member
   for (int c = begin; c < end; ++c) {
     const std::int64_t to = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
@@ -142,24 +132,54 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
     if (sizes[c] > 0) lists.ends[n_before + at.x - 1] = first + at.y;
   }
   if (tid != 0) return;
-  *lists.n_units = n_before + all.x;
-  if (kv_head == 0) p.s.index.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.seq_slot)] = p.a.first + n;
+  int n_units = n_before;
+  for (const int2& w : of_warps) n_units += w.x;
+  *lists.n_units = n_units;
+  if (kv_head == 0) set_grouped(p.s, p.a.of, p.a.first + n);
+}
+
+// Rows loaded before the first is used: a cluster may have a thousand tokens, summed by one warp.
+constexpr int kMembersAtOnce = kWarp;
+
+// Calls rows(tokens, count) for the tokens of cluster c, ascending, kMembersAtOnce at a time and the rest at the end.
+// Called by a whole warp; `found` [2 * kWarp] is its own.
+template <typename Rows>
+__device__ __forceinline__ void for_members(const std::uint16_t* cluster, int n, int c, std::uint16_t* found,
+                                            Rows&& rows) {
+  const int lane = threadIdx.x % kWarp;
+  const auto load = [&](int t) { return t < n ? cluster[t] : -1; };
+  int n_found = 0, next = load(lane);
+#pragma unroll 1
+  for (int base = 0; base < n; base += kWarp) {
+    const bool own = next == c;
+    next = load(base + kWarp + lane);
+    const unsigned all = __ballot_sync(~0u, own);
+    if (own) found[n_found + __popc(all & ((1u << lane) - 1))] = static_cast<std::uint16_t>(base + lane);
+    n_found += __popc(all);
+    __syncwarp();
+    const bool last = base + kWarp >= n;
+    while (n_found >= (last ? 1 : kMembersAtOnce)) {
+      rows(found, min(n_found, kMembersAtOnce));
+      n_found -= kMembersAtOnce;
+      const std::uint16_t rest = found[kMembersAtOnce + lane];
+      __syncwarp();
+      found[lane] = rest;
+      __syncwarp();
+    }
+  }
 }
 
 // Members and means, one warp per cluster.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
-  __shared__ std::uint32_t marks[kWarps][kMemberWords];
-  __shared__ std::uint16_t found[kWarps][kWarp * 33];
+  __shared__ std::uint16_t found[kWarps][2 * kWarp];
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, n = p.a.n;
-  if (p.a.cluster != nullptr)
-    mark_members(marks, p.a.cluster + static_cast<std::int64_t>(kv_head) * n, n, blockIdx.x * kWarps);
   const int c = blockIdx.x * kWarps + warp;
   if (c >= p.a.n_clusters) return;
   const std::int64_t from = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
   const int unit = p.unit_of[from];
   if (unit < 0) return;
-  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.seq_slot, kv_head);
+  const Lists lists = lists_at(p.s, p.a.of, kv_head);
   std::int32_t* members = lists.members + p.first_of[from];
   const std::byte* keys = p.a.keys + static_cast<std::int64_t>(kv_head) * n * kDim * 2;
   Mean<T, kDim> mean;
@@ -167,7 +187,8 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
     if (lane == 0) *members = p.a.first + c;
     mean.take(mean.load(keys + static_cast<std::int64_t>(c) * kDim * 2));
   } else {
-    for_members(marks[warp], n, found[warp], [&](const std::uint16_t* tokens, int count) {
+    const std::uint16_t* cluster = p.a.cluster + static_cast<std::int64_t>(kv_head) * n;
+    for_members(cluster, n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
       typename Mean<T, kDim>::Row rows[kMembersAtOnce];
 #pragma unroll
       for (int k = 0; k < kMembersAtOnce; ++k)
@@ -178,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
         if (k < count) mean.take(rows[k]);
     });
   }
-  mean.write(centroid_at<kDim>(p.s, p.a.slot_layer, p.a.seq_slot, kv_head, unit));
+  mean.write(centroid_at<kDim>(p.s, p.a.of, kv_head, unit));
 }
 
 // ---- segments
@@ -197,15 +218,12 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
   constexpr int kAtOnce = 16;  // loads in flight: keys may be in host memory
   const int kv_head = blockIdx.y, first = p.begins[blockIdx.x], stop = p.begins[blockIdx.x + 1];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const Segment& of = p.segments[first];
-  const Lists lists = lists_at(p.s, of.slot_layer, of.seq_slot, kv_head);
-  const int n_before = *lists.n_units, sink = of.sink;
+  const IndexedLayer& of = p.segments[first].of;
+  const Lists lists = lists_at(p.s, of, kv_head);
+  const int n_before = *lists.n_units, sink = p.segments[first].sink;
   for (int i = first + warp; i < stop; i += kWarps) {
     const Segment& g = p.segments[i];
-    const auto key = [&](int token) {
-      return block_at(p.keys, g.key_layer, g.key_slot, kv_head, token / kKvPageTokens) +
-             token % kKvPageTokens * token_bytes(p.s);
-    };
+    const auto key = [&](int token) { return token_at(p.keys, g.of.key_layer, g.of.key_slot, kv_head, token); };
     Mean<T, kDim> mean;
     for (int base = g.begin; base < g.end; base += kAtOnce) {
       typename Mean<T, kDim>::Row rows[kAtOnce];
@@ -216,19 +234,19 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
         if (base + k < g.end) mean.take(rows[k]);
     }
     const int unit = n_before + i - first;
-    mean.write(centroid_at<kDim>(p.s, of.slot_layer, of.seq_slot, kv_head, unit));
+    mean.write(centroid_at<kDim>(p.s, of, kv_head, unit));
     for (int t = g.begin + lane; t < g.end; t += kWarp) lists.members[t - sink] = t;
     if (lane == 0) lists.ends[unit] = g.end - sink;
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
   *lists.n_units = n_before + stop - first;
-  if (kv_head == 0) p.s.index.lists.grouped[kept_index(p.s, of.slot_layer, of.seq_slot)] = p.segments[stop - 1].end;
+  if (kv_head == 0) set_grouped(p.s, of, p.segments[stop - 1].end);
 }
 
-__global__ void truncate_kernel(DeviceCache s, int seq_slot, int layer, int grouped, int sink) {
+__global__ void truncate_kernel(DeviceCache s, IndexedLayer of, int grouped, int sink) {
   const int kv_head = blockIdx.x;
-  const Lists lists = lists_at(s, layer, seq_slot, kv_head);
+  const Lists lists = lists_at(s, of, kv_head);
   int low = 0, high = grouped <= sink ? 0 : *lists.n_units;
   while (low < high) {
     const int mid = (low + high) / 2;
@@ -239,7 +257,7 @@ __global__ void truncate_kernel(DeviceCache s, int seq_slot, int layer, int grou
     }
   }
   *lists.n_units = low;
-  if (kv_head == 0) s.index.lists.grouped[kept_index(s, layer, seq_slot)] = grouped;
+  if (kv_head == 0) set_grouped(s, of, grouped);
 }
 
 // Calls f with the type of the keys and their number of channels.
@@ -253,9 +271,8 @@ void with_keys(const DeviceCache& s, F&& f) {
 
 void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaContext& context) {
   const int width = list_dim(keys.head_dim), pieces = c.n * (width / 8);
-  const auto blocks = static_cast<unsigned>(std::clamp((pieces + kThreads - 1) / kThreads, 1, 64));
-  launch(context, "gather_keys", gather_keys_kernel, dim3(blocks, static_cast<unsigned>(keys.n_kv_heads)),
-         dim3(kThreads), 0, c, keys, width);
+  const int blocks = std::clamp((pieces + kThreads - 1) / kThreads, 1, 64);
+  launch(context, "gather_keys", gather_keys_kernel, grid_of(blocks, keys.n_kv_heads), kThreads, 0, c, keys, width);
 }
 
 std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters) {
@@ -265,11 +282,10 @@ std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t 
 void append_clusters_cuda(const AppendClusters& a, const DeviceCache& s, const CudaContext& context) {
   auto* scratch = reinterpret_cast<std::int32_t*>(a.scratch);
   const ClusterArgs args{s, a, scratch, scratch + static_cast<std::int64_t>(s.n_kv_heads) * a.n_clusters};
-  const auto heads = static_cast<unsigned>(s.n_kv_heads);
-  launch(context, "count_clusters", count_kernel, dim3(heads), dim3(kCountThreads), 0, args);
+  launch(context, "count_clusters", count_kernel, grid_of(s.n_kv_heads), kCountThreads, 0, args);
   with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
     launch(context, "append_clusters", members_kernel<ReadAs<T>, kDim>,
-           dim3(static_cast<unsigned>((a.n_clusters + kWarps - 1) / kWarps), heads), dim3(kThreads), 0, args);
+           grid_of((a.n_clusters + kWarps - 1) / kWarps, s.n_kv_heads), kThreads, 0, args);
   });
 }
 
@@ -279,23 +295,21 @@ void append_segments_cuda(std::span<const Segment> segments, const DeviceCache& 
     SegmentArgs args{s, keys, 0, 0, {}, {}};
     for (; at < segments.size() && args.n < kMaxSegments; ++at, ++args.n) {
       const Segment &next = segments[at], *before = args.n == 0 ? nullptr : &args.segments[args.n - 1];
-      if (before == nullptr || before->seq_slot != next.seq_slot || before->slot_layer != next.slot_layer)
+      if (before == nullptr || before->of.seq_slot != next.of.seq_slot || before->of.slot_layer != next.of.slot_layer)
         args.begins[args.n_kv_splits++] = static_cast<std::int16_t>(args.n);
       args.segments[args.n] = next;
     }
     args.begins[args.n_kv_splits] = static_cast<std::int16_t>(args.n);
     with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
-      launch(context, "append_segments", segments_kernel<T, kDim>,
-             dim3(static_cast<unsigned>(args.n_kv_splits), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+      launch(context, "append_segments", segments_kernel<T, kDim>, grid_of(args.n_kv_splits, s.n_kv_heads), kThreads, 0,
              args);
     });
   }
 }
 
-void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
-                         const DeviceCache& s, const CudaContext& context) {
-  launch(context, "truncate_units", truncate_kernel, dim3(static_cast<unsigned>(s.n_kv_heads)), dim3(1), 0, s, seq_slot,
-         slot_layer, grouped, sink);
+void truncate_units_cuda(const IndexedLayer& of, std::int32_t grouped, std::int32_t sink, const DeviceCache& s,
+                         const CudaContext& context) {
+  launch(context, "truncate_units", truncate_kernel, grid_of(s.n_kv_heads), dim3(1), 0, s, of, grouped, sink);
 }
 
 }  // namespace mneme

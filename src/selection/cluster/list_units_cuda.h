@@ -13,7 +13,8 @@ namespace mneme {
 
 // Gathers keys of tokens [first, first + n) of a sequence and layer from its pages into [KV heads][n][D].
 struct GatherKeys {
-  std::int32_t key_slot = 0, key_layer = 0, first = 0, n = 0;
+  IndexedLayer of;
+  std::int32_t first = 0, n = 0;
   std::byte* to = nullptr;
 };
 void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaContext& context);
@@ -27,7 +28,8 @@ void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaConte
 //
 // Requires  1 <= n <= kMaxKmeansTokens.
 struct AppendClusters {
-  std::int32_t seq_slot = 0, slot_layer = 0, sink = 0, first = 0, n = 0, n_clusters = 0;
+  IndexedLayer of;
+  std::int32_t sink = 0, first = 0, n = 0, n_clusters = 0;
   const std::byte* keys = nullptr;
   const std::uint16_t* cluster = nullptr;
   std::byte* scratch = nullptr;
@@ -35,10 +37,10 @@ struct AppendClusters {
 std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters);
 void append_clusters_cuda(const AppendClusters& a, const DeviceCache& cache, const CudaContext& context);
 
-// Tokens [begin, end) of a sequence slot and layer that become one unit.   key_slot, key_layer: indices in `keys`
+// Tokens [begin, end) of a sequence slot and layer that become one unit.
 struct Segment {
-  std::int32_t seq_slot = 0, slot_layer = 0, sink = 0, begin = 0, end = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+  IndexedLayer of;
+  std::int32_t sink = 0, begin = 0, end = 0;
 };
 // Appends segments. Requires  those of one (sequence slot, layer) are adjacent and in order.
 void append_segments_cuda(std::span<const Segment> segments, const DeviceCache& cache, const KvTables& keys,
@@ -46,7 +48,7 @@ void append_segments_cuda(std::span<const Segment> segments, const DeviceCache& 
 
 // Removes the units of a sequence slot and layer with tokens from `grouped` on. Requires  a unit starts at `grouped`,
 // or none extends beyond it; grouped >= sink.
-void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
-                         const DeviceCache& cache, const CudaContext& context);
+void truncate_units_cuda(const IndexedLayer& of, std::int32_t grouped, std::int32_t sink, const DeviceCache& cache,
+                         const CudaContext& context);
 
 }  // namespace mneme

@@ -22,14 +22,10 @@ struct OneBitShape {
 };
 
 __device__ __forceinline__ std::byte* codes_of(const DeviceCache& s, std::int64_t index, int page) {
-  return s.index.keys.codes + (index * s.max_pages + page) * (std::int64_t{4} * s.head_dim);
-}
-// Groups of one (layer, sequence slot, KV head).
-__host__ __device__ inline std::int32_t one_bit_groups(const DeviceCache& s) {
-  return (s.max_pages * kKvPageTokens + s.index.group_tokens - 1) / s.index.group_tokens;
+  return s.index.keys.codes + (index * s.max_pages + page) * s.box_bytes();
 }
 __device__ __forceinline__ std::byte* levels_of(const DeviceCache& s, std::int64_t index, int group) {
-  return s.index.keys.levels + (index * one_bit_groups(s) + group) * (std::int64_t{4} * s.head_dim);
+  return s.index.keys.levels + (index * s.index.entries.most + group) * s.box_bytes();
 }
 
 }  // namespace mneme::cuda

@@ -1,5 +1,6 @@
-// 1-bit keys on the device (DeviceCache::keys), and selection of tokens by them. one_bit.h, group_pool.h and topk.h are the
-// specifications; z, s and bits are the same, their order in memory differs. Async: all functions enqueue.
+// 1-bit keys on the device (UnitIndexes::keys, which build_unit_entries_cuda() builds), and selection of tokens by them.
+// one_bit.h, group_pool.h and topk.h are the specifications; z, s and bits are the same, their order in memory differs.
+// Async: all functions enqueue.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,6 @@ namespace mneme {
 // Bytes of OneBitKeys for `heads` (layer, sequence slot, KV head) triples.
 std::size_t one_bit_code_bytes(const DeviceCache& cache, std::size_t heads);
 std::size_t one_bit_level_bytes(const DeviceCache& cache, std::size_t heads);
-
-// Builds groups of 1-bit keys.
-void build_one_bit_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
-                        const CudaContext& context);
-
-// Builds the groups that the rows' newest tokens complete.
-void close_one_bit_cuda(const CloseEntries& c, const DeviceCache& cache, const KvTables& pages,
-                        const CudaContext& context);
 
 // Scores all tokens of the region with the row's queries (Selections::last_q), pools over the group, and writes the
 // n_select best tokens of every KV head to `selected_ids`.

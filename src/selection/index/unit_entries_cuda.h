@@ -1,5 +1,6 @@
-// Builds the entries of the unfused selection (UnitEntries) on the device: boxes, 1-bit keys and centroids of any number
-// of tokens and any head size. box.h, one_bit.h and centroid.h are the specifications; layouts are theirs, byte for byte.
+// Builds entries (UnitEntries) on the device: boxes, 1-bit keys and centroids of any number of tokens and any head size.
+// box.h, one_bit.h and centroid.h are the specifications; layouts are theirs, byte for byte, but for 1-bit keys that a
+// scan reads (UnitIndexes::keys): the same values in another order.
 //
 // Numerics  as one_bit_build_cpu and centroid_build_cpu state; boxes are exact.
 // Async     both functions enqueue.
@@ -12,10 +13,6 @@
 
 namespace mneme {
 
-// Bytes of an entry.
-std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens);
-
-// Builds UnitEntries.
 void build_unit_entries_cuda(const BuildEntries& b, const DeviceCache& cache, const KvTables& keys,
                              const CudaContext& context);
 

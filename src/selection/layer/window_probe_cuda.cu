@@ -1,4 +1,5 @@
-#include "src/cuda/common.cuh"
+#include "src/cuda/block_reduce.cuh"
+#include "src/cuda/memory.h"
 #include "src/selection/layer/window_probe_cuda.h"
 
 namespace mneme {
@@ -10,18 +11,25 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kChannels = 2 * kWarp;  // channels of a thread block over rows: two per lane
 constexpr int kBiasRows = 4;          // rows per warp
 
-struct Scratch {
-  float *mean, *m2;   // [windows, width]: of each window; after the merge: of all rows up to it, mean and variance
-  float* bias;        // [rows]
-  double* variances;  // [windows, blocks of kThreads channels]: partial sums
-  __host__ __device__ Scratch(std::byte* at, int n_windows, int n_rows, int width) {
-    const std::int64_t n = static_cast<std::int64_t>(n_windows) * width;
-    variances = reinterpret_cast<double*>(at);
-    mean = reinterpret_cast<float*>(variances +
-                                    static_cast<std::int64_t>(n_windows) * ((width + kThreads - 1) / kThreads));
-    m2 = mean + n;
-    bias = m2 + n;
-    static_cast<void>(n_rows);
+int blocks_of(int n, int each) {
+  return (n + each - 1) / each;
+}
+
+struct Args : WindowProbes {
+  int width;                       // heads * D
+  float *window_mean, *window_m2;  // [windows, width]; after the merge: of all rows up to it, mean and variance
+  float* bias;                     // [rows]
+  double* variances;               // [windows, blocks of kThreads channels]: partial sums
+
+  explicit Args(const WindowProbes& w) : WindowProbes(w), width(w.n_heads * w.head_dim) {}
+  ArenaLayout arrays() {
+    const auto windows = static_cast<std::size_t>(n_windows), values = windows * static_cast<std::size_t>(width);
+    ArenaLayout arrays;
+    arrays.add(window_mean, values * sizeof(float));
+    arrays.add(window_m2, values * sizeof(float));
+    arrays.add(bias, static_cast<std::size_t>(n_rows) * sizeof(float));
+    arrays.add(variances, windows * static_cast<std::size_t>(blocks_of(width, kThreads)) * sizeof(double));
+    return arrays;
   }
 };
 
@@ -48,42 +56,35 @@ __device__ __forceinline__ int lane_channel(int width) {
 }
 
 // Mean and squared deviations of a window's new rows: a thread block has kChannels channels of one window.
-__global__ void __launch_bounds__(kThreads) moments_kernel(WindowProbes p) {
+__global__ void __launch_bounds__(kThreads) moments_kernel(Args p) {
   __shared__ float2 parts[kWarps][kWarp];
   grid_dependency_wait();
-  const int width = p.n_heads * p.head_dim, channel = lane_channel(width);
+  const int width = p.width, channel = lane_channel(width);
   const SelectionWindow w = p.windows[blockIdx.y];
   const int first = max(w.row, p.known), end = w.row + w.n_rows, warp = threadIdx.x / kWarp;
-  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   if (first >= end) return;
-  float2 sum = {0, 0};
+  const auto over_rows = [&](auto&& add) {
+    float2 sum = {0, 0};
 #pragma unroll 8
-  for (int i = first + warp; i < end; i += kWarps) {
-    const float2 v = pair_at(p.x, i, width, channel);
-    sum.x += v.x, sum.y += v.y;
-  }
-  sum = over_warps(sum, parts);
+    for (int i = first + warp; i < end; i += kWarps) add(sum, pair_at(p.x, i, width, channel));
+    return over_warps(sum, parts);
+  };
+  const float2 sum = over_rows([](float2& of, float2 v) { of.x += v.x, of.y += v.y; });
   const auto n = static_cast<float>(end - first);
   const float2 mean = {sum.x / n, sum.y / n};
-  float2 square = {0, 0};
-#pragma unroll 8
-  for (int i = first + warp; i < end; i += kWarps) {
-    const float2 v = pair_at(p.x, i, width, channel);
-    square.x += (v.x - mean.x) * (v.x - mean.x), square.y += (v.y - mean.y) * (v.y - mean.y);
-  }
-  square = over_warps(square, parts);
+  const float2 square = over_rows(
+      [&](float2& of, float2 v) { of.x += (v.x - mean.x) * (v.x - mean.x), of.y += (v.y - mean.y) * (v.y - mean.y); });
   if (warp > 0) return;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * width + channel;
-  *reinterpret_cast<float2*>(s.mean + at) = mean;
-  *reinterpret_cast<float2*>(s.m2 + at) = square;
+  *reinterpret_cast<float2*>(p.window_mean + at) = mean;
+  *reinterpret_cast<float2*>(p.window_m2 + at) = square;
 }
 
 // Merges the windows in order, one thread per channel: centre and variance up to each window.
-__global__ void __launch_bounds__(kThreads) merge_kernel(WindowProbes p) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
   __shared__ double parts[kWarps];
   grid_dependency_wait();
-  const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kThreads + threadIdx.x;
-  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
+  const int width = p.width, channel = blockIdx.x * kThreads + threadIdx.x;
   const bool has = channel < width;
   double mean = has ? p.mean[channel] : 0, m2 = has ? p.m2[channel] : 0;
   auto a = static_cast<double>(p.count);
@@ -94,40 +95,32 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(WindowProbes p) {
     if (fresh > 0) {
       const auto b = static_cast<double>(fresh), both = a + b;
       if (has) {
-        const double delta = static_cast<double>(s.mean[at]) - mean;
+        const double delta = static_cast<double>(p.window_mean[at]) - mean;
         mean += delta * (b / both);
-        m2 += static_cast<double>(s.m2[at]) + delta * delta * (a * b / both);
+        m2 += static_cast<double>(p.window_m2[at]) + delta * delta * (a * b / both);
       }
       a = both;
     }
     double variance = a < 2 ? 0 : m2 / (a - 1);
-    if (has) s.mean[at] = static_cast<float>(mean), s.m2[at] = static_cast<float>(variance);
-#pragma unroll
-    for (int k = kWarp / 2; k > 0; k /= 2) variance += __shfl_xor_sync(~0u, variance, k);
-    __syncthreads();
-    if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = variance;
-    __syncthreads();
-    if (threadIdx.x > 0) continue;
-    double sum = 0;
-    for (int k = 0; k < kWarps; ++k) sum += parts[k];
-    s.variances[static_cast<std::int64_t>(i) * gridDim.x + blockIdx.x] = sum;
+    if (has) p.window_mean[at] = static_cast<float>(mean), p.window_m2[at] = static_cast<float>(variance);
+    const double sum = block_sum(variance, parts);
+    if (threadIdx.x == 0) p.variances[static_cast<std::int64_t>(i) * gridDim.x + blockIdx.x] = sum;
   }
   if (has) p.mean[channel] = mean, p.m2[channel] = m2;
 }
 
 // bias[row]: a warp has kBiasRows rows of one window.
-__global__ void __launch_bounds__(kThreads) bias_kernel(WindowProbes p) {
+__global__ void __launch_bounds__(kThreads) bias_kernel(Args p) {
   grid_dependency_wait();
-  const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, blocks = (width + kThreads - 1) / kThreads;
+  const int width = p.width, lane = threadIdx.x % kWarp, blocks = (width + kThreads - 1) / kThreads;
   const SelectionWindow w = p.windows[blockIdx.y];
-  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   const int row = w.row + (blockIdx.x * kWarps + threadIdx.x / kWarp) * kBiasRows, end = w.row + w.n_rows;
   if (row >= end) return;
   double sum = 0;
-  for (int i = 0; i < blocks; ++i) sum += s.variances[static_cast<std::int64_t>(blockIdx.y) * blocks + i];
+  for (int i = 0; i < blocks; ++i) sum += p.variances[static_cast<std::int64_t>(blockIdx.y) * blocks + i];
   const auto floor = static_cast<float>(sum / width / 100);
-  const float *centre = s.mean + static_cast<std::int64_t>(blockIdx.y) * width,
-              *variance = s.m2 + static_cast<std::int64_t>(blockIdx.y) * width;
+  const float *centre = p.window_mean + static_cast<std::int64_t>(blockIdx.y) * width,
+              *variance = p.window_m2 + static_cast<std::int64_t>(blockIdx.y) * width;
   float bias[kBiasRows] = {};
   for (int c = 2 * lane; c < width; c += kChannels) {
     const float2 z = *reinterpret_cast<const float2*>(centre + c), v = *reinterpret_cast<const float2*>(variance + c);
@@ -142,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) bias_kernel(WindowProbes p) {
 #pragma unroll
   for (int i = 0; i < kBiasRows; ++i) {
     const float v = warp_sum(bias[i]);
-    if (lane == 0 && row + i < end) s.bias[row + i] = v;
+    if (lane == 0 && row + i < end) p.bias[row + i] = v;
   }
 }
 
@@ -154,26 +147,20 @@ __device__ __forceinline__ double weight_of(ProbeWeights weights, float bias, bo
 }
 
 // Weighted sums: a thread block has kChannels channels of the KV heads, of one window.
-__global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
+__global__ void __launch_bounds__(kThreads) sum_kernel(Args p) {
   __shared__ float2 parts[kWarps][kWarp];
   __shared__ double sums[kWarps];
   grid_dependency_wait();
-  const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int width = p.width, warp = threadIdx.x / kWarp;
   const SelectionWindow w = p.windows[blockIdx.y];
-  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   const int end = w.row + w.n_rows, group = p.n_heads / p.n_kv_heads;
   bool zero = false;
-  for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads) zero = zero || s.bias[i] == 0;
+  for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads) zero = zero || p.bias[i] == 0;
   const bool none = __syncthreads_or(zero) != 0;
   double all = 0;
   for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads)
-    all += weight_of(p.weights, s.bias[i], none);
-#pragma unroll
-  for (int k = kWarp / 2; k > 0; k /= 2) all += __shfl_xor_sync(~0u, all, k);
-  if (lane == 0) sums[warp] = all;
-  __syncthreads();
-  all = 0;
-  for (int k = 0; k < kWarps; ++k) all += sums[k];
+    all += weight_of(p.weights, p.bias[i], none);
+  all = block_sum(all, sums);
   const bool usable = all > 0 && isfinite(all);
 
   const int channel = lane_channel(p.n_kv_heads * p.head_dim), head = channel / p.head_dim, at = channel % p.head_dim;
@@ -181,7 +168,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
 #pragma unroll 4
   for (int i = w.row + warp; i < end; i += kWarps) {
     const float weight =
-        usable ? static_cast<float>(weight_of(p.weights, s.bias[i], none) / all) : 1 / static_cast<float>(w.n_rows);
+        usable ? static_cast<float>(weight_of(p.weights, p.bias[i], none) / all) : 1 / static_cast<float>(w.n_rows);
     float2 x = {0, 0};
     for (int g = 0; g < group; ++g) {
       const float2 v = pair_at(p.x, i, width, (head * group + g) * p.head_dim + at);
@@ -195,31 +182,28 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
         sum;
 }
 
-unsigned blocks_of(int n, int each) {
-  return static_cast<unsigned>((n + each - 1) / each);
-}
-
 }  // namespace
 
 std::size_t window_probe_scratch_bytes(std::int32_t n_windows, std::int32_t n_rows, std::int32_t width) {
-  const auto w = static_cast<std::size_t>(n_windows), c = static_cast<std::size_t>(width);
-  return w * (c + kThreads - 1) / kThreads * sizeof(double) + w * sizeof(double) +
-         (2 * w * c + static_cast<std::size_t>(n_rows)) * sizeof(float);
+  return Args({.n_windows = n_windows, .n_rows = n_rows, .n_heads = 1, .head_dim = width}).arrays().total();
 }
 
 void window_probes_cuda(const WindowProbes& w, const CudaContext& context) {
   if (w.n_windows == 0) return;
-  const int width = w.n_heads * w.head_dim;
-  const auto n = static_cast<unsigned>(w.n_windows);
-  launch(context, "window_moments", moments_kernel, dim3(blocks_of(width, kChannels), n), dim3(kThreads), 0, w);
-  launch(context, "window_moments", merge_kernel, dim3(blocks_of(width, kThreads)), dim3(kThreads), 0, w);
-  launch(context, "window_bias", bias_kernel, dim3(blocks_of(w.n_rows, kWarps * kBiasRows), n), dim3(kThreads), 0, w);
-  launch(context, "window_probes", sum_kernel, dim3(blocks_of(w.n_kv_heads * w.head_dim, kChannels), n), dim3(kThreads),
-         0, w);
+  Args p(w);
+  p.arrays().assign(w.scratch);
+  const int n = w.n_windows;
+  launch(context, "window_moments", moments_kernel, grid_of(blocks_of(p.width, kChannels), n), kThreads, 0, p);
+  launch(context, "window_moments", merge_kernel, grid_of(blocks_of(p.width, kThreads)), kThreads, 0, p);
+  launch(context, "window_bias", bias_kernel, grid_of(blocks_of(w.n_rows, kWarps * kBiasRows), n), kThreads, 0, p);
+  const auto sum = [&] {
+    const int channels = p.n_kv_heads * p.head_dim;
+    launch(context, "window_probes", sum_kernel, grid_of(blocks_of(channels, kChannels), n), kThreads, 0, p);
+  };
+  sum();
   if (w.whole == nullptr) return;
-  WindowProbes of_heads = w;
-  of_heads.n_kv_heads = w.n_heads, of_heads.probes = w.whole;
-  launch(context, "window_probes", sum_kernel, dim3(blocks_of(width, kChannels), n), dim3(kThreads), 0, of_heads);
+  p.n_kv_heads = w.n_heads, p.probes = w.whole;
+  sum();
 }
 
 }  // namespace mneme

@@ -52,16 +52,6 @@ __device__ __forceinline__ std::uint32_t as_key_type(std::uint32_t v) {
   const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
   return pack<T>(f.x, f.y);
 }
-__device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-  return v;
-}
-[[maybe_unused]] __device__ __forceinline__ uint2 load_shared_two(std::uint32_t at) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-  return v;
-}
 
 // The keys of a page; lane (g, t) has tokens 8 j + g.
 template <typename T, int kDim>
@@ -91,8 +81,8 @@ struct PageKeys {
     for (auto& c : s) c[0] = c[1] = c[2] = c[3] = 0;
 #pragma unroll
     for (int k = 0; k < Shape::kWide; ++k) {
-      const uint4 low = load_shared(tile_piece<kDim>(tile, g, k * 4 + t)),
-                  high = load_shared(tile_piece<kDim>(tile, g + 8, k * 4 + t));
+      const uint4 low = load_shared<uint4>(tile_piece<kDim>(tile, g, k * 4 + t)),
+                  high = load_shared<uint4>(tile_piece<kDim>(tile, g + 8, k * 4 + t));
       const std::uint32_t a[8] = {as_key_type<E>(low.x),  as_key_type<E>(high.x), as_key_type<E>(low.y),
                                   as_key_type<E>(high.y), as_key_type<E>(low.z),  as_key_type<E>(high.z),
                                   as_key_type<E>(low.w),  as_key_type<E>(high.w)};
@@ -104,7 +94,7 @@ struct PageKeys {
     }
     if constexpr (Shape::kRest) {
       const auto piece = [&](int row) {
-        return load_shared_two(tile_piece<kDim>(tile, row, Shape::kWide * 4 + t / 2) + t % 2 * 8);
+        return load_shared<uint2>(tile_piece<kDim>(tile, row, Shape::kWide * 4 + t / 2) + t % 2 * 8);
       };
       const uint2 low = piece(g), high = piece(g + 8);
 #pragma unroll
@@ -324,14 +314,12 @@ __global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
 }
 
 template <Kind kKind>
-void run(const Args& args, int kv_splits, const CudaContext& context) {
+void run(const Args& args, const CudaContext& context) {
   with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     with_kv_type(args.tables, [&]<typename T>(T) {
       if constexpr (!std::is_same_v<T, EightBit> || takes_eight_bit(kDim))
         launch(context, kKind == Kind::kLse ? "attention_lse" : "attention_mass", mass_kernel<T, kDim, kKind>,
-               dim3(static_cast<unsigned>(kv_splits), static_cast<unsigned>(args.tables.n_kv_heads),
-                    static_cast<unsigned>(args.a.n)),
-               dim3(kThreads), 0, args);
+               grid_of(args.n_kv_splits, args.tables.n_kv_heads, args.a.n), kThreads, 0, args);
     });
   });
 }
@@ -360,8 +348,7 @@ Args args_of(const AttentionMassCuda& a, const KvTables& tables, std::int32_t la
 void attention_mass_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context) {
   if (a.n == 0 || a.n_rows == 0) return;
-  const Args args = args_of(a, tables, layer);
-  run<Kind::kMass>(args, args.n_kv_splits, context);
+  run<Kind::kMass>(args_of(a, tables, layer), context);
 }
 
 std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_heads, std::int32_t max_tokens) {
@@ -374,16 +361,15 @@ void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std:
   if (a.n_rows == 0) return;
   Args args = args_of(a, tables, layer);
   args.partial = reinterpret_cast<float2*>(scratch);
-  run<Kind::kLse>(args, args.n_kv_splits, context);
-  launch(context, "merge_lse", lse_kernel, dim3(static_cast<unsigned>((a.n_rows * a.n_heads + kWarps - 1) / kWarps)),
-         dim3(kThreads), 0, args);
+  run<Kind::kLse>(args, context);
+  launch(context, "merge_lse", lse_kernel, grid_of((a.n_rows * a.n_heads + kWarps - 1) / kWarps), kThreads, 0, args);
 }
 
 void add_moments_cuda(const float* row, std::int64_t n, float* sums, float* squares, float* entropy,
                       const CudaContext& context) {
   if (n == 0) return;
-  launch(context, "add_moments", moments_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
-         dim3(kThreads), 0, row, n, sums, squares, entropy);
+  launch(context, "add_moments", moments_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)), kThreads,
+         0, row, n, sums, squares, entropy);
 }
 
 }  // namespace mneme

@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define MNEME_DROP_FN __host__ __device__ __forceinline__
-#else
-#define MNEME_DROP_FN inline
-#endif
+#include "src/cuda/host_device.h"
 
 namespace mneme {
 
@@ -21,7 +17,7 @@ struct DropPlace {
   std::int32_t keep = 0;        // tokens that stay in all
 };
 
-MNEME_DROP_FN std::int32_t count_bits(std::uint32_t word) {
+MNEME_HOST_DEVICE std::int32_t count_bits(std::uint32_t word) {
 #ifdef __CUDA_ARCH__
   return __popc(word);
 #else
@@ -30,7 +26,7 @@ MNEME_DROP_FN std::int32_t count_bits(std::uint32_t word) {
 }
 
 // Ascends in the order in which tokens are dropped: NaN, then the least score, among equal ones the oldest.
-MNEME_DROP_FN std::uint64_t drop_key(float score, std::int32_t slot) {
+MNEME_HOST_DEVICE std::uint64_t drop_key(float score, std::int32_t slot) {
   const float v = score + 0.0f;  // -0 + 0 = +0
 #ifdef __CUDA_ARCH__
   const std::uint32_t bits = __float_as_uint(v);
@@ -42,7 +38,7 @@ MNEME_DROP_FN std::uint64_t drop_key(float score, std::int32_t slot) {
 }
 
 // Tokens that a head of n tokens keeps; first: tokens in slots below first_slot.
-MNEME_DROP_FN std::int32_t kept_of(std::int32_t n, std::int32_t first, std::int32_t recent, std::int32_t keep) {
+MNEME_HOST_DEVICE std::int32_t kept_of(std::int32_t n, std::int32_t first, std::int32_t recent, std::int32_t keep) {
   if (n <= keep) return n;
   const std::int32_t sinks = first < n ? first : n, rest = n - sinks, window = recent < rest ? recent : rest;
   return keep > sinks + window ? keep : sinks + window;
@@ -55,8 +51,8 @@ MNEME_DROP_FN std::int32_t kept_of(std::int32_t n, std::int32_t first, std::int3
 //   score  score(slot), of slots with a token
 //   clear  clears the slot's bit; the team sees it when it returns
 template <typename Team, typename Score, typename Clear>
-MNEME_DROP_FN std::int32_t drop_least(const Team& team, const std::uint32_t* masks, const DropPlace& place,
-                                      Score&& score, Clear&& clear) {
+MNEME_HOST_DEVICE std::int32_t drop_least(const Team& team, const std::uint32_t* masks, const DropPlace& place,
+                                          Score&& score, Clear&& clear) {
   constexpr std::uint64_t kNone = ~std::uint64_t{0};
   const std::int32_t words = (place.n_slots + 31) / 32;
   const auto stored_from = [&](std::int32_t from) {

@@ -1,5 +1,5 @@
 // One thread block per (sequence, layer, KV head), or per (sequence, layer) where a layer's heads decide together.
-#include "src/cuda/common.cuh"
+#include "src/cuda/block_reduce.cuh"
 #include "src/kv/kv_tables_cuda.cuh"
 #include "src/selection/mass/drop_least.h"
 #include "src/selection/mass/drop_least_cuda.h"
@@ -14,37 +14,19 @@ constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 // The threads of a block, as drop_least() has them.
 class BlockTeam {
  public:
-  __device__ explicit BlockTeam(std::uint64_t* parts) : parts_(parts) {}
+  __device__ explicit BlockTeam(std::uint64_t (&parts)[kWarps]) : parts_(parts) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return kThreads; }
-  __device__ int sum(int n) const {
-#pragma unroll
-    for (int i = kWarp / 2; i > 0; i /= 2) n += __shfl_xor_sync(~0u, n, i);
-    gather(static_cast<std::uint64_t>(n));
-    int all = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) all += static_cast<int>(parts_[w]);
-    return all;
-  }
+  __device__ int sum(int n) const { return static_cast<int>(block_sum(static_cast<std::uint64_t>(n), parts_)); }
   __device__ std::uint64_t least(std::uint64_t key) const {
+    const auto smaller = [](std::uint64_t a, std::uint64_t b) { return min(a, b); };
 #pragma unroll
-    for (int i = kWarp / 2; i > 0; i /= 2) key = min(key, __shfl_xor_sync(~0u, key, i));
-    gather(key);
-    std::uint64_t all = parts_[0];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) all = min(all, parts_[w]);
-    return all;
+    for (int i = kWarp / 2; i > 0; i /= 2) key = smaller(key, __shfl_xor_sync(~0u, key, i));
+    return block_reduce(key, parts_, smaller);
   }
 
  private:
-  // Every warp's value in parts_.
-  __device__ void gather(std::uint64_t v) const {
-    __syncthreads();  // what was there has been read
-    if (threadIdx.x % kWarp == 0) parts_[threadIdx.x / kWarp] = v;
-    __syncthreads();
-  }
-
-  std::uint64_t* parts_;
+  std::uint64_t (&parts_)[kWarps];
 };
 
 __global__ void __launch_bounds__(kThreads) drop_kernel(DropLeastCuda a, KvTables tables) {
@@ -92,9 +74,7 @@ __global__ void __launch_bounds__(kThreads) drop_kernel(DropLeastCuda a, KvTable
 
 void drop_least_cuda(const DropLeastCuda& a, const KvTables& tables, const CudaContext& context) {
   if (a.n == 0) return;
-  launch(context, "drop_least", drop_kernel,
-         dim3(static_cast<unsigned>(tables.n_kv_heads), static_cast<unsigned>(a.n_layers), static_cast<unsigned>(a.n)),
-         dim3(kThreads), 0, a, tables);
+  launch(context, "drop_least", drop_kernel, grid_of(tables.n_kv_heads, a.n_layers, a.n), kThreads, 0, a, tables);
 }
 
 }  // namespace mneme

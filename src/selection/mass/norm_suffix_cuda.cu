@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/cuda/common.cuh"
+#include "src/cuda/memory.h"
 #include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {
@@ -25,11 +26,6 @@ __device__ __forceinline__ double square(const Args& p, int head, int token) {
   float v = p.a.mass[head * p.a.stride + token];
   if (p.a.lse != nullptr) v = exp2f(v - p.a.lse[head] * kLog2e);
   return static_cast<double>(v) * static_cast<double>(v);
-}
-__device__ __forceinline__ double warp_sum(double v) {
-#pragma unroll
-  for (int i = kWarp / 2; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
-  return v;
 }
 // Suffix scan over the lanes: the sum from this lane on.
 __device__ __forceinline__ double suffix_sum(double v) {
@@ -121,32 +117,37 @@ __global__ void __launch_bounds__(kFindThreads) find_kernel(Args p) {
   if (threadIdx.x == 0) *p.a.result = begin + found[1];
 }
 
-int kv_splits_of(std::int32_t n) {
-  return (n + kSegment - 1) / kSegment;
+// Arguments for n tokens behind the sinks, and their arrays.
+Args args_of(const NormSuffixCuda& a, int n) {
+  Args p{};
+  p.a = a;
+  p.first = a.n - n;
+  p.n_segments = (n + kSegment - 1) / kSegment;
+  return p;
+}
+ArenaLayout arrays_of(Args& p) {
+  const auto heads = static_cast<std::size_t>(p.a.n_heads), segments = static_cast<std::size_t>(p.n_segments);
+  ArenaLayout arrays;
+  arrays.add(p.sums, heads * (segments + 2) * sizeof(double));
+  arrays.add(p.roots, heads * (segments + 2) * sizeof(double));
+  arrays.add(p.means, segments * sizeof(double));
+  arrays.add(p.inside, heads * kSegment * sizeof(double));
+  return arrays;
 }
 
 }  // namespace
 
 std::size_t norm_suffix_scratch_bytes(std::int32_t n_heads, std::int32_t n) {
-  const auto heads = static_cast<std::size_t>(n_heads), segments = static_cast<std::size_t>(kv_splits_of(n));
-  return (heads * (2 * (segments + 2) + kSegment) + segments) * sizeof(double);
+  Args p = args_of({.n_heads = n_heads, .n = n}, n);
+  return arrays_of(p).total();
 }
 
 void norm_suffix_cuda(const NormSuffixCuda& a, const CudaContext& context) {
-  Args p{};
-  p.a = a;
-  p.first = std::min(a.sink, a.n);
-  p.n_segments = kv_splits_of(a.n - p.first);
-  const std::int64_t each = static_cast<std::int64_t>(a.n_heads) * (p.n_segments + 2);
-  p.sums = reinterpret_cast<double*>(a.scratch);
-  p.roots = p.sums + each;
-  p.inside = p.roots + each;
-  p.means = p.inside + static_cast<std::int64_t>(a.n_heads) * kSegment;
-  constexpr int kWarps = kThreads / kWarp;
-  launch(context, "norm_squares", squares_kernel,
-         dim3(static_cast<unsigned>(p.n_segments / kWarps + 1), static_cast<unsigned>(a.n_heads)), dim3(kThreads), 0,
-         p);
-  launch(context, "norm_suffix", find_kernel, dim3(1), dim3(kFindThreads), 0, p);
+  Args p = args_of(a, a.n - std::min(a.sink, a.n));
+  arrays_of(p).assign(a.scratch);
+  launch(context, "norm_squares", squares_kernel, grid_of(p.n_segments / (kThreads / kWarp) + 1, a.n_heads), kThreads,
+         0, p);
+  launch(context, "norm_suffix", find_kernel, dim3(1), kFindThreads, 0, p);
 }
 
 }  // namespace mneme

@@ -23,7 +23,17 @@ struct KeyFrame {
   }
 };
 
-// Pages that a fit looks at: at most this many, evenly spread over all but the first, whose keys are attention sinks.
+// Pages that a fit looks at: at most kMaxFittedPages, first + i * step, evenly spread over all but page 0, whose keys are
+// attention sinks.
 inline constexpr std::int32_t kMaxFittedPages = 128;
+struct FittedPages {
+  std::int32_t first = 0, step = 1, n = 0;
+};
+// Requires  n_pages >= 1.
+inline FittedPages fitted_pages(std::int32_t n_pages) {
+  const std::int32_t first = n_pages > 1 ? 1 : 0, all = n_pages - first,
+                     step = (all + kMaxFittedPages - 1) / kMaxFittedPages;
+  return {first, step, (all + step - 1) / step};
+}
 
 }  // namespace mneme

@@ -59,6 +59,12 @@ __device__ __forceinline__ void load_page(const PageShared& s, KvCodes codes, F&
   __syncthreads();
 }
 
+__device__ __forceinline__ bool page_is_finite(const PageShared& s) {
+  bool finite = true;
+  for (int i = threadIdx.x; i < s.n * s.d; i += kSummaryThreads) finite = finite && isfinite(s.key(i / s.d)[i % s.d]);
+  return __syncthreads_and(finite ? 1 : 0) != 0;
+}
+
 // A value and the index that has it.
 struct Best {
   float value;
@@ -218,11 +224,6 @@ __device__ __forceinline__ float inverse_of(float scale) {
 }
 __device__ __forceinline__ unsigned nibble_of(float x, float inverse) {
   return static_cast<unsigned>(fminf(fmaxf(rintf(x * inverse), -7.0f), 7.0f) + 8.0f);
-}
-__device__ __forceinline__ float warp_max(float v) {
-#pragma unroll
-  for (int i = kWarp / 2; i > 0; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
-  return v;
 }
 
 }  // namespace mneme::cuda

@@ -1,6 +1,7 @@
 // One thread block builds one entry of one KV head. k-means runs on the page's Gram matrix: after the products of its keys
 // a round is additions.
-#include "src/selection/index/entry_tokens.cuh"
+#include "src/cuda/block_reduce.cuh"
+#include "src/selection/index/entry_build.cuh"
 #include "src/selection/summary/page_summary.cuh"
 
 namespace mneme {
@@ -45,25 +46,6 @@ __device__ void pack_centroids(const PageShared& s, const Clusters& c, bool fini
   }
 }
 
-// Largest magnitude over a thread block, and the sum of another value.
-__device__ float2 block_largest_and_sum(float value, float other) {
-  __shared__ float2 of_warps[kSummaryWarps];
-  value = warp_max(value), other = warp_sum(other);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = {value, other};
-  __syncthreads();
-  float2 all = of_warps[0];
-#pragma unroll
-  for (int w = 1; w < kSummaryWarps; ++w) all.x = fmaxf(all.x, of_warps[w].x), all.y += of_warps[w].y;
-  __syncthreads();
-  return all;
-}
-
-__device__ bool page_is_finite(const PageShared& s) {
-  bool finite = true;
-  for (int i = threadIdx.x; i < s.n * s.d; i += kSummaryThreads) finite = finite && isfinite(s.key(i / s.d)[i % s.d]);
-  return __syncthreads_and(finite ? 1 : 0) != 0;
-}
-
 // z [n][r]: coefficients of the page's keys, in shared memory behind its mean.
 __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
   const int tid = threadIdx.x, d = s.d, n = s.n;
@@ -76,10 +58,12 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
     if (tid == 0) put_half(kNan, scales);
     return;
   }
+  __shared__ float parts[kSummaryWarps];
   float largest = 0, within = 0, captured = 0;
   for (int c = tid; c < d; c += kSummaryThreads) largest = fmaxf(largest, fabsf(s.centre[c] -= e.frame[c]));
   for (int i = tid; i < n * d; i += kSummaryThreads) within = fmaf(s.key(i / d)[i % d], s.key(i / d)[i % d], within);
-  const float2 of_mean = block_largest_and_sum(largest, within);
+  const float largest_mean = block_max(largest, parts);
+  within = block_sum(within, parts);
   float* z = s.gram;
   const float *u = e.frame + d, *deviation = e.frame + d * (1 + r + d);
   largest = 0;
@@ -91,11 +75,11 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
     z[at] = sum / deviation[i];
     largest = fmaxf(largest, fabsf(z[at]));
   }
-  const float2 of_tokens = block_largest_and_sum(largest, captured);
+  largest = block_max(largest, parts), captured = block_sum(captured, parts);
   __shared__ float stored[2];
   if (tid == 0) {
-    stored[0] = put_half(of_mean.x / 127.0f, scales), stored[1] = put_half(of_tokens.x / 7.0f, scales + 2);
-    const float left = fmaxf(0.0f, of_mean.y - of_tokens.y) / static_cast<float>(n);
+    stored[0] = put_half(largest_mean / 127.0f, scales), stored[1] = put_half(largest / 7.0f, scales + 2);
+    const float left = fmaxf(0.0f, within - captured) / static_cast<float>(n);
     scales[4] = static_cast<std::byte>(variance_code_of(left));
   }
   __syncthreads();
@@ -111,6 +95,7 @@ __device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
 }
 
 __device__ void pack_moments(const PageShared& s, const Entry& e) {
+  __shared__ float parts[kSummaryWarps];
   const int tid = threadIdx.x, d = s.d;
   float largest = 0, widest = 0;
   bool finite = true;
@@ -123,8 +108,7 @@ __device__ void pack_moments(const PageShared& s, const Entry& e) {
     largest = fmaxf(largest, fabsf(s.centre[c])), widest = fmaxf(widest, variance);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
-  largest = block_largest_and_sum(largest, 0).x;
-  widest = block_largest_and_sum(widest, 0).x;
+  largest = block_max(largest, parts), widest = block_max(widest, parts);
   const float scale = finite ? largest / 127.0f : kNan, spread = widest / 255.0f;
   for (int c = tid; c < d; c += kSummaryThreads) {
     const float m = finite && scale > 0.0f ? rintf(s.centre[c] / scale) : 0.0f,
@@ -138,85 +122,41 @@ __device__ void pack_moments(const PageShared& s, const Entry& e) {
   }
 }
 
-// Entry `number` of a KV head.   token: i -> address of the entry's i-th token
-template <typename T, typename F>
-__device__ void build_entry(const DeviceCache& s, std::int64_t index, int number, F&& token) {
-  extern __shared__ float page_floats[];
-  __shared__ Clusters clusters;
-  const UnitEntries& e = s.index.entries;
-  const PageShared page(page_floats, e.tokens, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
-  const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
-                    e.frames + index * e.frame_floats};
-  load_page<T>(page, s.codes, token);
-  if (e.kind == EntryKind::kCentroidSet) {
-    const bool finite = cluster_page(page, clusters);
-    pack_centroids(page, clusters, finite, entry);
-  } else if (e.kind == EntryKind::kSketch) {
-    pack_sketch(page, e.rank, entry);
-  } else {
-    pack_moments(page, entry);
+template <typename T>
+struct BuildSummary {
+  static constexpr int kThreads = kSummaryThreads;
+  template <typename F>
+  static __device__ void build(const DeviceCache& s, std::int64_t index, int number, int n, F&& token) {
+    extern __shared__ float page_floats[];
+    __shared__ Clusters clusters;
+    const UnitEntries& e = s.index.entries;
+    const PageShared page(page_floats, n, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
+    const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
+                      e.frames + index * e.frame_floats};
+    load_page<T>(page, s.codes, token);
+    if (e.kind == EntryKind::kCentroidSet) {
+      const bool finite = cluster_page(page, clusters);
+      pack_centroids(page, clusters, finite, entry);
+    } else if (e.kind == EntryKind::kSketch) {
+      pack_sketch(page, e.rank, entry);
+    } else {
+      pack_moments(page, entry);
+    }
   }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kSummaryThreads) build_kernel(BuildArgs p) {
-  grid_dependency_wait();
-  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.index.entries.tokens;
-  build_entry<T>(p.s, p.index(kv_head), number, [&](int i) { return p.token(kv_head, number * tokens + i); });
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
-  launch_dependents();
-  grid_dependency_wait();
-  const int tokens = p.s.index.entries.tokens;
-  if (!ClosedEntry::is_closed(p, blockIdx.x, tokens)) return;
-  const ClosedEntry e(p, blockIdx.x, p.c.first + static_cast<int>(blockIdx.z), blockIdx.y, tokens);
-  build_entry<T>(p.s, e.index, e.first / tokens, [&](int i) { return e.token(i); });
-}
-
-template <typename... Params, typename Args>
-void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, int layers,
-                     const DeviceCache& s, const Args& args, const CudaContext& context) {
-  const std::size_t bytes = page_shared_bytes(s.index.entries, s.head_dim);
-  allow_shared(kernel, bytes, allowed, "the shared memory of a page's summary");
-  launch(context, name, kernel,
-         dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads), static_cast<unsigned>(layers)),
-         dim3(kSummaryThreads), bytes, args);
-}
+};
 
 }  // namespace
 
-std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank) {
-  if (kind == EntryKind::kCentroidSet) return rank * (head_dim / 2 + 4);
-  if (kind == EntryKind::kSketch) return head_dim + rank * tokens / 2 + 6;
-  return 2 * head_dim + 8;
-}
-
-std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank) {
-  if (kind == EntryKind::kCentroidSet) return head_dim * (head_dim + 2);
-  if (kind == EntryKind::kSketch) return head_dim * (head_dim + rank + 1) + rank;
-  return 0;
-}
-
 void build_summaries_cuda(const BuildEntries& b, const DeviceCache& s, const KvTables& keys,
                           const CudaContext& context) {
-  if (b.stop <= b.first) return;
-  with_kv_type(s, [&]<typename T>(T) {
-    static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("build_summaries", build_kernel<T>, allowed, b.stop - b.first, 1, s, BuildArgs{s, keys, b},
-                    context);
-  });
+  build_entries<BuildSummary>("build_summaries", {s, keys, b}, kSummaryThreads,
+                              page_shared_bytes(s.index.entries, s.head_dim), context);
 }
 
 void close_summaries_cuda(const CloseEntries& c, const DeviceCache& s, const KvTables& pages,
                           const CudaContext& context) {
-  if (c.rows.n == 0) return;
-  with_kv_type(s, [&]<typename T>(T) {
-    static std::size_t allowed = kDefaultSharedBytes;
-    launch_on_pages("close_summaries", close_kernel<T>, allowed, c.rows.n, c.stop - c.first, s, CloseArgs{s, pages, c},
-                    context);
-  });
+  close_entries<BuildSummary>("close_summaries", {s, pages, c}, kSummaryThreads,
+                              page_shared_bytes(s.index.entries, s.head_dim), context);
 }
 
 }  // namespace mneme

@@ -15,15 +15,12 @@ namespace mneme {
 // Most tokens of a page that one thread block clusters: keys and their Gram matrix are in its shared memory.
 inline constexpr std::int32_t kDeviceSummaryTokens = 64;
 
-std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank);
-std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank);
-
 // Fits the frames of a sequence's KV heads to its first `pages` pages, as SummaryIndex::fit() does. Entries that were
 // built in the frames before are invalid afterwards.
 //   scratch  fit_frames_scratch_bytes()
 struct FitFrames {
-  std::int32_t seq_slot = 0, slot_layer = 0, pages = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
+  IndexedLayer of;
+  std::int32_t pages = 0;
   std::byte* scratch = nullptr;
 };
 std::size_t fit_frames_scratch_bytes(const DeviceCache& cache);

@@ -7,6 +7,8 @@
 // A prompt of 128K tokens refits 12 times.
 #include <algorithm>
 
+#include "src/cuda/block_reduce.cuh"
+#include "src/cuda/memory.h"
 #include "src/selection/summary/page_summary.cuh"
 
 namespace mneme {
@@ -19,27 +21,19 @@ constexpr int kThreadsOfCovariance = 256;
 constexpr int kWide = 512, kWideWarps = kWide / kWarp;
 constexpr int kSubspaceRounds = 10;  // sketch.h
 
-// Pages that a fit looks at: SummaryIndex::fit().
-struct FittedPages {
-  int first, step, n;
-  explicit FittedPages(int pages) : first(pages > 1 ? 1 : 0) {
-    const int all = pages - first;
-    step = std::max(1, (all + kMaxFittedPages - 1) / kMaxFittedPages);
-    n = (all + step - 1) / step;
-  }
-};
-
 struct Args {
   DeviceCache s;
   KvTables keys;
   FitFrames f;
   FittedPages pages;
-  float *spread, *centres;  // [KV heads][kMaxFittedPages][tokens][D]; [KV heads][kMaxFittedPages][D]
-  int* finite;              // [KV heads][kMaxFittedPages]
+  float* spread = nullptr;   // [KV heads][kMaxFittedPages][tokens][D]
+  float* centres = nullptr;  // [KV heads][kMaxFittedPages][D]
+  int* finite = nullptr;     // [KV heads][kMaxFittedPages]
 
   __device__ std::int64_t page_of(int kv_head, int i) const { return kv_head * kMaxFittedPages + i; }
   __device__ float* frame(int kv_head) const {
-    return s.index.entries.frames + slot_index(s, f.slot_layer, f.seq_slot, kv_head) * s.index.entries.frame_floats;
+    return s.index.entries.frames +
+           slot_index(s, f.of.slot_layer, f.of.seq_slot, kv_head) * s.index.entries.frame_floats;
   }
   // The covariance within a frame.
   __device__ float* covariance(int kv_head) const {
@@ -49,7 +43,7 @@ struct Args {
   // Token t of the i-th fitted page.
   __device__ const std::byte* token(int kv_head, int i, int t) const {
     const int at = (pages.first + i * pages.step) * s.index.entries.tokens + t;
-    return keys.base + unit_token(keys, 1, f.key_layer, f.key_slot, kv_head, at) * token_bytes(s);
+    return token_at(keys, f.of.key_layer, f.of.key_slot, kv_head, at);
   }
 };
 
@@ -62,13 +56,7 @@ __global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
   const bool centroids = p.s.index.entries.kind == EntryKind::kCentroidSet;
   const PageShared page(page_floats, n, d, centroids ? p.s.index.entries.rank : 0);
   load_page<T>(page, p.s.codes, [&](int t) { return p.token(kv_head, i, t); });
-  bool finite = true;
-  if (centroids) {
-    finite = cluster_page(page, clusters);
-  } else {
-    for (int at = threadIdx.x; at < n * d; at += kSummaryThreads) finite = finite && isfinite(page.key(at / d)[at % d]);
-    finite = __syncthreads_and(finite ? 1 : 0) != 0;
-  }
+  const bool finite = centroids ? cluster_page(page, clusters) : page_is_finite(page);
   const std::int64_t to = p.page_of(kv_head, i);
   if (threadIdx.x == 0) p.finite[to] = finite ? 1 : 0;
   for (int c = threadIdx.x; c < d; c += kSummaryThreads) p.centres[to * d + c] = page.centre[c];
@@ -107,17 +95,10 @@ __global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(Args p
   }
 }
 
-// Sum over a thread block of kWide threads.
-__device__ float block_sum(float v) {
-  __shared__ float of_warps[kWideWarps];
-  v = warp_sum(v);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWideWarps; ++w) sum += of_warps[w];
-  return sum;
+// Over a thread block of kWide threads.
+__device__ float wide_sum(float v) {
+  __shared__ float parts[kWideWarps];
+  return block_sum(v, parts);
 }
 
 // Mean key of the finite pages. Returns their number.
@@ -205,7 +186,7 @@ __device__ float project(float* row, const float* u, int i, int d, float* dots) 
   }
   float square = 0;
   for (int c = threadIdx.x; c < d; c += kWide) square = fmaf(row[c], row[c], square);
-  return block_sum(square);
+  return wide_sum(square);
 }
 
 // Gram-Schmidt, row after row. A row that the others span is replaced by the first channel that they do not.
@@ -214,7 +195,7 @@ __device__ void orthonormalise(float* u, int r, int d, float* dots) {
     float* row = u + i * d;
     float before = 0;
     for (int c = threadIdx.x; c < d; c += kWide) before = fmaf(row[c], row[c], before);
-    before = block_sum(before);
+    before = wide_sum(before);
     float norm = project(row, u, i, d, dots);
     for (int c = 0; c < d && !(norm > 1e-10f * before && norm > 1e-30f); ++c) {
       for (int at = threadIdx.x; at < d; at += kWide) row[at] = at == c ? 1.0f : 0.0f;
@@ -277,54 +258,44 @@ __global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
   }
   float trace = 0;
   for (int c = threadIdx.x; c < d; c += kWide) trace += cov[c * (d + 1)];
-  trace = block_sum(trace);
+  trace = wide_sum(trace);
   const bool some = sketch ? trace > 1e-30f : trace > 0.0f;
   __syncthreads();
   for (int at = threadIdx.x; at < d * d; at += kWide) cov[at] = some ? cov[at] / trace : sketch ? 0.0f : cov[at];
 }
 
-struct Layout {
-  std::size_t keys, centres, finite;  // bytes
-  explicit Layout(const DeviceCache& s) {
-    const auto pages = static_cast<std::size_t>(s.n_kv_heads * kMaxFittedPages),
-               d = static_cast<std::size_t>(s.head_dim);
-    keys = pages * static_cast<std::size_t>(s.index.entries.tokens) * d * sizeof(float);
-    centres = pages * d * sizeof(float);
-    finite = pages * sizeof(int);
-  }
-};
+ArenaLayout arrays_of(Args& a) {
+  const auto pages = static_cast<std::size_t>(a.s.n_kv_heads * kMaxFittedPages),
+             floats = pages * static_cast<std::size_t>(a.s.head_dim);
+  ArenaLayout arrays;
+  arrays.add(a.spread, floats * static_cast<std::size_t>(a.s.index.entries.tokens) * sizeof(float));
+  arrays.add(a.centres, floats * sizeof(float));
+  arrays.add(a.finite, pages * sizeof(int));
+  return arrays;
+}
 
 }  // namespace
 
 std::size_t fit_frames_scratch_bytes(const DeviceCache& s) {
   if (s.index.entries.frame_floats == 0) return 0;
-  const Layout layout(s);
-  return layout.keys + layout.centres + layout.finite;
+  Args args{.s = s};
+  return arrays_of(args).total();
 }
 
 void fit_frames_cuda(const FitFrames& f, const DeviceCache& s, const KvTables& keys, const CudaContext& context) {
   if (f.pages < 1) return;
-  const Layout layout(s);
-  const Args args{.s = s,
-                  .keys = keys,
-                  .f = f,
-                  .pages = FittedPages(f.pages),
-                  .spread = reinterpret_cast<float*>(f.scratch),
-                  .centres = reinterpret_cast<float*>(f.scratch + layout.keys),
-                  .finite = reinterpret_cast<int*>(f.scratch + layout.keys + layout.centres)};
-  const auto heads = static_cast<unsigned>(s.n_kv_heads), d = static_cast<unsigned>(s.head_dim);
-  const std::size_t page = page_shared_bytes(s.index.entries, s.head_dim);
-  const std::size_t basis = s.index.entries.kind == EntryKind::kSketch
-                                ? static_cast<std::size_t>(s.index.entries.rank) * d * sizeof(float)
-                                : 0;
+  Args args{.s = s, .keys = keys, .f = f, .pages = fitted_pages(f.pages)};
+  arrays_of(args).assign(f.scratch);
+  const int heads = s.n_kv_heads, d = s.head_dim;
+  const UnitEntries& e = s.index.entries;
+  const auto floats_of_rows = [&](int rows) { return static_cast<std::size_t>(rows * d) * sizeof(float); };
   with_kv_type(s, [&]<typename T>(T) {
-    static std::size_t allowed = kDefaultSharedBytes;
-    allow_shared(spread_kernel<T>, page, allowed, "the shared memory of a page's summary");
-    launch(context, "spread_of_pages", spread_kernel<T>, dim3(static_cast<unsigned>(args.pages.n), heads),
-           dim3(kSummaryThreads), page, args);
-    launch(context, "covariance_of_keys", covariance_kernel, dim3((d + kRows - 1) / kRows, heads),
-           dim3(kThreadsOfCovariance), kTile * d * sizeof(float), args);
-    launch(context, "finish_frames", finish_kernel<T>, dim3(heads), dim3(kWide), basis, args);
+    launch_shared<spread_kernel<T>>(context, "spread_of_pages", grid_of(args.pages.n, heads), dim3(kSummaryThreads),
+                                    page_shared_bytes(e, d), args);
+    launch(context, "covariance_of_keys", covariance_kernel, grid_of((d + kRows - 1) / kRows, heads),
+           dim3(kThreadsOfCovariance), floats_of_rows(kTile), args);
+    launch(context, "finish_frames", finish_kernel<T>, grid_of(heads), dim3(kWide),
+           floats_of_rows(e.kind == EntryKind::kSketch ? e.rank : 0), args);
   });
 }
 

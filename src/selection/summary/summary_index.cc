@@ -30,17 +30,16 @@ class SummaryIndex : public UnitIndex {
     build_entry(keys.data(), shape, frame, entry);
   }
   void fit(const HeadKeys& head, std::int32_t n_pages, const AttentionShape& shape, float* frame) const final {
-    const std::int32_t first = n_pages > 1 ? 1 : 0, n = n_pages - first;
-    const std::int32_t step = (n + kMaxFittedPages - 1) / kMaxFittedPages, n_fitted = (n + step - 1) / step;
-    std::vector<float> keys(std::size_t{1} * n_fitted * page_ * shape.head_dim);
+    const FittedPages pages = fitted_pages(n_pages);
+    std::vector<float> keys(std::size_t{1} * pages.n * page_ * shape.head_dim);
     std::vector<KvRun> runs;
-    for (std::int32_t i = 0; i < n_fitted; ++i) {
-      const std::int32_t begin = (first + i * step) * page_;
+    for (std::int32_t i = 0; i < pages.n; ++i) {
+      const std::int32_t begin = (pages.first + i * pages.step) * page_;
       runs.clear();
       head.cache->append_runs(head.layer, head.kv_head, begin, begin + page_, runs);
       load_keys_cpu(runs, shape, keys.data() + std::int64_t{i} * page_ * shape.head_dim);
     }
-    fit_keys(keys.data(), n_fitted, shape, frame);
+    fit_keys(keys.data(), pages.n, shape, frame);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
     return n_units * entry_bytes(shape);

@@ -89,11 +89,10 @@ __device__ inline void basis_terms(const DeviceCache& s, const Item& item, const
 // Address of a token of the sinks or of the window.
 __device__ inline const std::byte* fixed_token(const UnfusedArgs& p, const Item& item, int position, int stored) {
   const DeviceCache& s = p.s;
-  if (s.n_slots == 0)
-    return p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, position) * token_bytes(s);
+  if (s.n_slots == 0) return token_at(p.pages, p.layer, item.seq_slot, item.kv_head, position);
   if (position < item.plan.region.sink)
-    return s.slots.data + (item.index * s.n_slots + position / s.unit_tokens) * unit_bytes(s) +
-           position % s.unit_tokens * token_bytes(s);
+    return s.slots.data + (item.index * s.n_slots + position / s.unit_tokens) * s.unit_bytes() +
+           position % s.unit_tokens * s.token_bytes();
   return resident_token(s, item.plan, p.slot_layer, item.seq_slot, item.kv_head, position, stored);
 }
 
@@ -202,7 +201,7 @@ __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, in
   const Part tokens(part, fixed.n);
   for (int i = tokens.first + static_cast<int>(threadIdx.x) / 2; i < tokens.stop; i += kScoreThreads / 2)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(fixed_token(p, item, fixed.position(i), item.stored) +
-                                                  threadIdx.x % 2 * (token_bytes(p.s) / 4)));
+                                                  threadIdx.x % 2 * (p.s.token_bytes() / 4)));
 }
 
 // Prefetches what parts [first, stop) of the terms read, of the frame or (fixed) of sinks and window, for a selection of

@@ -135,8 +135,8 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
   if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
   const Candidates all(r.plan, r.length);
   const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n, rank, p.blocks);
-  const std::int64_t bytes = at.own * box_bytes(p.s), piece = 8 * box_bytes(p.s);
-  const std::byte* from = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * box_bytes(p.s);
+  const std::int64_t bytes = at.own * p.s.box_bytes(), piece = 8 * p.s.box_bytes();
+  const std::byte* from = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * p.s.box_bytes();
   for (std::int64_t at = threadIdx.x * piece; at < bytes; at += kThreads * piece)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
                  "r"(static_cast<std::uint32_t>(min(piece, bytes - at))));

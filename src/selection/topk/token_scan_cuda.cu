@@ -172,7 +172,7 @@ struct Fetcher {
         rows(of),
         end(stop),
         lane(threadIdx.x % kWarp),
-        level_bytes(max(1, kStage / args.s.index.group_tokens) * S::kLevelBytes),
+        level_bytes(max(1, kStage / args.s.index.entries.tokens) * S::kLevelBytes),
         head{0, 0, 0, 0},
         codes(nullptr),
         levels(nullptr) {}
@@ -186,7 +186,7 @@ struct Fetcher {
         levels = levels_of(p.s, index, 0) + lane * 16;
       }
       const int i = (stage - head.first) * kStage;
-      const std::int64_t group = (rows.of[head.row].base + i) / p.s.index.group_tokens;
+      const std::int64_t group = (rows.of[head.row].base + i) / p.s.index.entries.tokens;
       Stage<kDim>::fetch(codes + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
                          levels + group * S::kLevelBytes, level_bytes, to + lane * 16);
     }
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) 
   Seen* const seen = reinterpret_cast<Seen*>(own_memory + kRing * Stage<kDim>::kBytes) + lane;
   auto* out = reinterpret_cast<float*>(own_memory + kRing * Stage<kDim>::kBytes +
                                        p.group * kWarp * static_cast<int>(sizeof(Seen)));
-  const int level_shift = __ffs(p.s.index.group_tokens / kKvPageTokens) - 1;
+  const int level_shift = __ffs(p.s.index.entries.tokens / kKvPageTokens) - 1;
 
   Fetcher<kDim> fetcher(p, rows, stages.end);  // runs two stages ahead of the mma
   int stage = stages.begin + warp, k = 0;      // k: index in the ring

@@ -137,8 +137,8 @@ template <typename T>
 __device__ void score_keys(const Args& p, const Item& item, const float* q, int u) {
   const int n_tokens = tokens_of_unit(item), first = (item.first + u) * n_tokens;
   score_tokens(p, item, q, u, n_tokens, false, [&](int t) {
-    const std::int64_t token = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, first + t);
-    return load_channels(KvRow<T>(p.pages.base + token * token_bytes(p.s), p.s.head_dim, p.s.codes), p.s.head_dim);
+    const std::byte* key = token_at(p.pages, p.layer, item.seq_slot, item.kv_head, first + t);
+    return load_channels(KvRow<T>(key, p.s.head_dim, p.s.codes), p.s.head_dim);
   });
 }
 
@@ -149,7 +149,7 @@ __device__ __forceinline__ KvRow<T> stored_key(const Args& p, const Item& item, 
   const std::byte* at =
       s.n_slots > 0 && token == item.stored - 1
           ? resident_token(s, item.plan, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored)
-          : p.pages.base + unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, token) * token_bytes(s);
+          : token_at(p.pages, p.layer, item.seq_slot, item.kv_head, token);
   return KvRow<T>(at, s.head_dim, s.codes);
 }
 
@@ -158,7 +158,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const UnitEntries& e = p.s.index.entries;
   const std::byte* entries = entries_of(p, item);
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
-  if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
+  if (is_one_bit(e.kind)) {
     const int first = (item.first + u) * n_tokens;
     score_tokens(p, item, q, u, n_tokens, item.plan.scores.page_lse == 0, [&](int t) {
       const int token = first + t;

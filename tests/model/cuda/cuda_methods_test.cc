@@ -340,7 +340,7 @@ TEST(CudaMethods, WindowsShareStateWithAnyUnits) {
   Needs both = of_window, reversed = of_fier;
   both.add(of_fier), reversed.add(of_window);
   for (const Needs& n : {both, reversed}) {
-    EXPECT_EQ(n.keys.group_tokens, 32);
+    EXPECT_EQ(n.keys.entries.tokens, 32);
     EXPECT_TRUE(n.holds(of_window));
     EXPECT_TRUE(n.holds(of_fier));
     EXPECT_GE(n.n_slots, 512) << "single tokens";

@@ -183,6 +183,7 @@ class CudaListTest : public CudaSlotsTest {
   }
   void build(World& w, std::int32_t seq_slot, std::span<const UnitRange> ranges) {
     const std::int32_t heads = w.s.kv_heads, k = kBlock / kCluster;
+    const IndexedLayer of{.seq_slot = seq_slot, .key_slot = seq_slot};
     const DeviceBuffer keys(static_cast<std::size_t>(heads * kBlock * w.s.head_dim * 2), "a test"),
         kmeans(kmeans_scratch_bytes(heads, kBlock, w.s.head_dim, k), "a test"),
         counts(append_clusters_scratch_bytes(heads, k), "a test"),
@@ -190,11 +191,11 @@ class CudaListTest : public CudaSlotsTest {
     for (const UnitRange& r : ranges) {
       const std::int32_t n = r.end - r.begin, n_clusters = (n + kCluster - 1) / kCluster;
       if (!r.clusters) {
-        const Segment one{.seq_slot = seq_slot, .sink = w.s.sink, .begin = r.begin, .end = r.end, .key_slot = seq_slot};
+        const Segment one{.of = of, .sink = w.s.sink, .begin = r.begin, .end = r.end};
         append_segments_cuda({&one, 1}, w.v, w.pages(), context());
         continue;
       }
-      gather_keys_cuda({.key_slot = seq_slot, .first = r.begin, .n = n, .to = keys.data()}, w.pages(), context());
+      gather_keys_cuda({.of = of, .first = r.begin, .n = n, .to = keys.data()}, w.pages(), context());
       kmeans_cuda({.keys = keys.data(),
                    .n_heads = heads,
                    .n = n,
@@ -205,7 +206,7 @@ class CudaListTest : public CudaSlotsTest {
                    .cluster = clusters.as<std::uint16_t>(),
                    .scratch = kmeans.data()},
                   context());
-      append_clusters_cuda({.seq_slot = seq_slot,
+      append_clusters_cuda({.of = of,
                             .sink = w.s.sink,
                             .first = r.begin,
                             .n = n,
@@ -475,7 +476,7 @@ TEST_F(CudaListTest, TruncatesUnits) {
   build(w, 1, ranges);
   while (ranges.size() > 1) {
     ranges.resize(ranges.size() / 2);
-    truncate_units_cuda(1, 0, ranges.back().end, 16, w.v, context());
+    truncate_units_cuda({.seq_slot = 1}, ranges.back().end, 16, w.v, context());
     EXPECT_EQ(fetch(w.v.index.lists.grouped + 1, 1)[0], ranges.back().end);
     expect_units(w, 1, 0, host_units(w, 1, 0, ranges));
     const UnitRange more{ranges.back().end, ranges.back().end + 30, true};

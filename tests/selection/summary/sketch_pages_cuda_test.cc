@@ -26,10 +26,10 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     UnitEntries& e = w.v.index.entries;
     e = {.kind = EntryKind::kSketch,
          .tokens = kPage,
-         .bytes = summary_entry_bytes(EntryKind::kSketch, d, kPage, rank),
+         .bytes = static_cast<std::int32_t>(sketch_entry_bytes(d, kPage, rank)),
          .most = w.s.max_pages,
          .rank = rank,
-         .frame_floats = summary_frame_floats(EntryKind::kSketch, d, rank)};
+         .frame_floats = static_cast<std::int32_t>(sketch_frame_floats(d, rank))};
     const auto heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
     w.take(&e.data, heads * static_cast<std::size_t>(e.most * e.bytes));
     w.take(reinterpret_cast<void**>(&e.frames), heads * static_cast<std::size_t>(e.frame_floats) * sizeof(float));

@@ -28,6 +28,17 @@ struct Form {
 
 constexpr std::int32_t kPage = 32, kLength = 40 * kPage;
 
+std::int32_t entry_bytes(const Form& f) {
+  return static_cast<std::int32_t>(f.kind == EntryKind::kCentroidSet ? centroids_entry_bytes(f.head_dim, f.rank)
+                                   : f.kind == EntryKind::kSketch    ? sketch_entry_bytes(f.head_dim, kPage, f.rank)
+                                                                     : moments_entry_bytes(f.head_dim));
+}
+std::int32_t frame_floats(const Form& f) {
+  return static_cast<std::int32_t>(f.kind == EntryKind::kCentroidSet ? centroids_frame_floats(f.head_dim)
+                                   : f.kind == EntryKind::kSketch    ? sketch_frame_floats(f.head_dim, f.rank)
+                                                                     : 0);
+}
+
 mneme::Setup setup_of(const Form& f) {
   return {.head_dim = f.head_dim,
           .group = f.group,
@@ -62,10 +73,10 @@ class CudaSummaryTest : public CudaSlotsTest {
     UnitEntries& e = w.v.index.entries;
     e = {.kind = f.kind,
          .tokens = kPage,
-         .bytes = summary_entry_bytes(f.kind, d, kPage, f.rank),
+         .bytes = entry_bytes(f),
          .most = w.s.max_pages,
          .rank = f.rank,
-         .frame_floats = summary_frame_floats(f.kind, d, f.rank)};
+         .frame_floats = frame_floats(f)};
     const std::size_t heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
     w.take(&e.data, heads * static_cast<std::size_t>(e.most * e.bytes));
     w.take(reinterpret_cast<void**>(&e.frames), heads * static_cast<std::size_t>(e.frame_floats) * sizeof(float) + 4);
@@ -86,13 +97,12 @@ class CudaSummaryTest : public CudaSlotsTest {
   void build(World& w, std::int32_t length) {
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
       if (w.v.index.entries.frame_floats > 0)
-        fit_frames_cuda({.seq_slot = seq_slot,
+        fit_frames_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot},
                          .pages = KeyFrame::pages_for(length / kPage),
-                         .key_slot = seq_slot,
                          .scratch = fit_scratch_.data()},
                         w.v, w.pages(), context());
-      build_summaries_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / kPage, .key_slot = seq_slot}, w.v,
-                           w.pages(), context());
+      build_summaries_cuda({.of = {.seq_slot = seq_slot, .key_slot = seq_slot}, .stop = length / kPage}, w.v, w.pages(),
+                           context());
     }
   }
   std::vector<float> frame_of(const World& w, std::int32_t seq_slot, std::int32_t head) {
@@ -122,7 +132,7 @@ class CudaSummaryTest : public CudaSlotsTest {
     return keys;
   }
   static std::vector<std::byte> by_cpu(const Form& f, const std::vector<float>& keys, const std::vector<float>& frame) {
-    const std::size_t bytes = static_cast<std::size_t>(summary_entry_bytes(f.kind, f.head_dim, kPage, f.rank)),
+    const std::size_t bytes = static_cast<std::size_t>(entry_bytes(f)),
                       page = static_cast<std::size_t>(kPage * f.head_dim), n = keys.size() / page;
     std::vector<std::byte> entries(n * bytes);
     for (std::size_t p = 0; p < n; ++p) {
@@ -248,7 +258,7 @@ TEST_F(CudaSummaryTest, EntriesAreTheCpusButForRounding) {
 // Mean, covariance and deviations; the basis of a sketch may turn within its subspace, so of it only what it leaves.
 TEST_F(CudaSummaryTest, FramesAreTheCpus) {
   for (const Form& f : kForms) {
-    if (summary_frame_floats(f.kind, f.head_dim, f.rank) == 0) continue;
+    if (frame_floats(f) == 0) continue;
     SCOPED_TRACE(::testing::Message() << "kind " << static_cast<int>(f.kind) << ", " << f.rank << ", heads of "
                                       << f.head_dim);
     World w(setup_of(f), 5, 4);

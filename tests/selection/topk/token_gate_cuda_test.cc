@@ -108,8 +108,8 @@ void CudaTokenGateTest::follow(const Prefetch& c) {
     std::vector<bool> moved = draw_moves(w, rng, w.s.seq_slots * w.s.kv_heads, w.s.group, 3);
     const Rows r = rows_of(w, length, begins ? 1 : 0);
     const auto close = [&] {
-      close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
-                         context());
+      close_unit_entries_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
+                              context());
     };
     const bool first = c.recent <= w.s.group_tokens;  // the next step may select from the group that this one closes
     if (first) close();

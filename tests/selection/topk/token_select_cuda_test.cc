@@ -207,8 +207,8 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
           }
         attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.seq_slots)), slots);
         if (HasFatalFailure()) return;
-        close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
-                           context());
+        close_unit_entries_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v,
+                                w.pages(), context());
       }
     }
 }
@@ -272,8 +272,8 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
               selected[i].insert(selected[i].end(), ids.begin(), ids.end());
             }
             if (!is_speculative) expect_listed(*w, 1, 1, length, selected_units(*w, 1, 1, SelectWhen::kNow));
-            close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
-                               w->pages(), context());
+            close_unit_entries_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
+                                    w->pages(), context());
             if (is_speculative) run(*w, r, SelectWhen::kNext);
             if (step % 7 == 0) expect_slots(*w);
             if (HasFatalFailure()) return;

@@ -97,7 +97,7 @@ class CudaTokenTest : public CudaSlotsTest {
   // A cache slot holds its unit, byte for byte, and the token maps to no other slot.
   void expect_slots(World& w) {
     const auto slots = static_cast<std::size_t>(w.v.n_slots), units = static_cast<std::size_t>(w.v.max_units()),
-               bytes = w.v.token_bytes();
+               bytes = static_cast<std::size_t>(w.v.token_bytes());
     const std::int32_t fixed = w.s.sink + w.s.window();
     for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {

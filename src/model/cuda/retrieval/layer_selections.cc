@@ -3,6 +3,11 @@
 #include <cstring>
 
 namespace mneme {
+namespace {
+
+constexpr std::int64_t kChunkTokens = std::int64_t{kKeyChunkPages} * kPageTokens;
+
+}  // namespace
 
 LayerSelections::LayerSelections(const RetrievalTraits& traits, const KvTables& pages)
     : traits_(traits), pages_(pages) {
@@ -19,17 +24,29 @@ LayerSelections::LayerSelections(const RetrievalTraits& traits, const KvTables& 
   arrays.assign(shares_.data());
   host_cuts_ = PinnedBuffer(seq_slots * (sizeof(LayerCut) + layers * sizeof(double)));
   host_thetas_ = PinnedBuffer(doubles);
-  if (!options.pages_on_device)
-    copies_.emplace(traits.shape(), traits.n_selecting(), options.n_seq_slots, options.max_context);
+  if (options.pages_on_device) return;
+  chunk_bytes_ = key_chunk_bytes(traits.n_selecting(), pages.n_kv_heads, pages.head_dim);
+  max_chunks_ = static_cast<std::int32_t>((options.max_context + kChunkTokens - 1) / kChunkTokens);
+  n_chunks_.resize(seq_slots);
+  table_ = DeviceBuffer(seq_slots * static_cast<std::size_t>(max_chunks_) * sizeof(std::byte*), "tables of keys");
 }
 
 LayerKeys LayerSelections::keys(std::int32_t layer) const {
-  if (copies_) return copies_->keys(traits_.slot_layer(layer));
-  return {.pages = pages_, .layer = layer};
+  if (!copies_keys()) return {.pages = pages_, .layer = layer};
+  return {.pages = pages_,
+          .layer = traits_.slot_layer(layer),
+          .chunks = table_.as<std::byte*>(),
+          .max_chunks = max_chunks_};
 }
 
 void LayerSelections::reserve(std::int32_t seq_slot, std::int64_t n_tokens, const Stream& stream) {
-  if (copies_) copies_->reserve(seq_slot, n_tokens, stream);
+  if (!copies_keys()) return;
+  std::int32_t& n = n_chunks_[static_cast<std::size_t>(seq_slot)];
+  for (; n * kChunkTokens < n_tokens; ++n) {
+    std::byte* chunk = chunks_.emplace_back(chunk_bytes_, "keys of sequences in host memory").data();
+    copy_bytes(table_.as<std::byte*>() + std::int64_t{seq_slot} * max_chunks_ + n, &chunk, sizeof(chunk), stream);
+    stream.synchronize();  // `chunk` is a local variable
+  }
 }
 
 void LayerSelections::copy_keys(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,

@@ -1,12 +1,15 @@
 // Selections of whole layers: the keys that they score, and the layer budget that a sequence's layers share (EntropyCut).
+//
+// Where pages are in host memory, keys are copied to the device, by chunks of pages that are allocated as sequences grow
+// and stay with their sequence slot.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <vector>
 
+#include "src/cuda/memory.h"
 #include "src/methods/method_state.h"
-#include "src/model/cuda/retrieval/key_index.h"
 #include "src/model/cuda/retrieval/retrieval_traits.h"
 #include "src/selection/layer/layer_select_cuda.h"
 
@@ -14,12 +17,12 @@ namespace mneme {
 
 class LayerSelections {
  public:
-  // Keys are read in `pages`, or, where these are in host memory, in copies. Errors  kResource.
+  // Keys are read in `pages`, or in copies. Errors  kResource.
   LayerSelections(const RetrievalTraits& traits, const KvTables& pages);
 
-  bool copies_keys() const { return copies_.has_value(); }
+  bool copies_keys() const { return max_chunks_ > 0; }
   LayerKeys keys(std::int32_t layer) const;
-  // Room for the copies of n_tokens; and copies of pages [first, stop) of a layer.
+  // Room for the copies of n_tokens; and copies of pages [first, stop) of a layer. Errors  kResource.
   void reserve(std::int32_t seq_slot, std::int64_t n_tokens, const Stream& stream);
   void copy_keys(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,
                  std::int32_t stop, const CudaContext& context);
@@ -35,7 +38,7 @@ class LayerSelections {
     return host_thetas_.as<double>() + std::int64_t{seq_slot} * traits_.n_selecting();
   }
 
-  std::size_t key_bytes() const { return copies_ ? copies_->bytes() : 0; }
+  std::size_t key_bytes() const { return chunks_.size() * chunk_bytes_ + table_.size(); }
   std::size_t bytes() const { return shares_.size() + key_bytes(); }
 
  private:
@@ -43,7 +46,11 @@ class LayerSelections {
 
   const RetrievalTraits& traits_;
   KvTables pages_;
-  std::optional<CudaKeyIndex> copies_;
+  std::size_t chunk_bytes_ = 0;
+  std::int32_t max_chunks_ = 0;  // of a sequence; 0: keys are read in the pages
+  std::vector<DeviceBuffer> chunks_;
+  std::vector<std::int32_t> n_chunks_;  // by sequence slot
+  DeviceBuffer table_;                  // [seq slots][max_chunks] pointers
   // As in SelectLayer, of all sequence slots, in one allocation.
   LayerCut* cuts_ = nullptr;
   double *later_ = nullptr, *pools_ = nullptr, *thetas_ = nullptr;

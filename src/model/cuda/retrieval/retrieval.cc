@@ -11,6 +11,11 @@
 #include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
+namespace {
+
+constexpr std::int32_t kRecallBlocks = 8;
+
+}  // namespace
 
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
@@ -28,18 +33,13 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
 }
 
 SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots) const {
-  if (slot_layer(layer) < 0 && in_pages_) return {};
-  if (slot_layer(layer) < 0)
-    return {.kind = SlotStore::Kind::kTables,
-            .seq_slots = seq_slots,
-            .tables = dense_.tables(),
-            .layer = tables_layer(layer),
-            .cache = {}};
-  return {.kind = SlotStore::Kind::kSlots,
+  if (slot_layer(layer) >= 0)
+    return {.kind = SlotStore::Kind::kSlots, .seq_slots = seq_slots, .layer = slot_layer(layer), .cache = view_};
+  if (in_pages_) return {};
+  return {.kind = SlotStore::Kind::kTables,
           .seq_slots = seq_slots,
-          .tables = {},
-          .layer = slot_layer(layer),
-          .cache = view_};
+          .tables = dense_.tables(),
+          .layer = tables_layer(layer)};
 }
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
@@ -90,7 +90,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
   if (when == SelectWhen::kNow && lists_as_selected()) return;
-  recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), options_.recall_blocks, context);
+  recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), kRecallBlocks, context);
 }
 
 CudaRetrieval::Weights CudaRetrieval::keep_top_p(std::int32_t layer, const SlotRows& rows, const void* q,
@@ -112,8 +112,7 @@ void CudaRetrieval::inject_outcomes(float turnover, float correction, const Reca
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_form == form) return;
   options_.recall_form = form;
-  for (SeqSlot& p : seq_slots_)
-    p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // reset
+  for (SeqSlot& p : seq_slots_) p = {.counts = std::move(p.counts)};  // reset
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
@@ -131,9 +130,7 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting() : first + 1;
-  const auto close = groups()                           ? close_one_bit_cuda
-                     : view_.index.entries.summarised() ? close_summaries_cuda
-                                                        : close_unit_entries_cuda;
+  const auto close = view_.index.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
   close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_.selecting_on_device()}, view_,
         of_heads(pages), context);
 }

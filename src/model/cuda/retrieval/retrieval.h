@@ -175,8 +175,8 @@ class CudaRetrieval : public RetrievalTraits {
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
   std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
   std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
-  void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
-                   std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
+  void build_index(const IndexedLayer& of, std::int32_t first, std::int32_t stop, const KvTables& keys,
+                   const CudaContext& context);
   void copy_dense(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,
                   std::int32_t stop, const CudaContext& context);
   void build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys, const CudaContext& context);

@@ -47,10 +47,9 @@ void RetrievalMemory::allocate_index(const RetrievalTraits& t, const Sizes& n, U
     arrays.add(index.lists.ends, n.heads * units * 4);
     arrays.add(index.lists.members, n.heads * tokens * 4);
     what = "clusters and segments";
-  } else if (keys.entries != EntryKind::kNone || (!t.two_parts() && !keys.by_token)) {
+  } else if (t.closes() || (!t.two_parts() && !keys.by_token)) {
     // Boxes of pages of 32 are entries too: the unfused selection reads the same.
-    const bool pages = keys.entries == EntryKind::kNone;
-    if (pages)
+    if (!t.closes())
       index.entries = {.kind = EntryKind::kMinMaxBox,
                        .tokens = kPageTokens,
                        .bytes = static_cast<std::int32_t>(cache.box_bytes()),
@@ -60,7 +59,7 @@ void RetrievalMemory::allocate_index(const RetrievalTraits& t, const Sizes& n, U
     arrays.add(index.entries.data, (n.heads * static_cast<std::size_t>(index.entries.most) + beyond) *
                                        static_cast<std::size_t>(index.entries.bytes));
     arrays.add(index.entries.frames, n.heads * static_cast<std::size_t>(index.entries.frame_floats) * sizeof(float));
-    if (!pages) frames = DeviceBuffer(fit_frames_scratch_bytes(cache), "keys that frames are fitted to");
+    if (t.closes()) frames = DeviceBuffer(fit_frames_scratch_bytes(cache), "keys that frames are fitted to");
   } else {
     return;
   }

@@ -9,22 +9,23 @@
 namespace mneme {
 namespace {
 
-EntryKind entry_kind(const DecodeStage& d) {
-  if (const auto* box = std::get_if<Box>(&d.index))
-    return box->kind == BoxKind::kMinMax ? EntryKind::kMinMaxBox : EntryKind::kCuboidBox;
-  if (const auto* bits = std::get_if<OneBit>(&d.index))
-    return bits->levels == OneBitLevels::kMinMax ? EntryKind::kOneBitMinMax : EntryKind::kOneBitMeanAbs;
-  if (std::holds_alternative<CentroidSet>(d.index)) return EntryKind::kCentroidSet;
-  if (std::holds_alternative<Sketch>(d.index)) return EntryKind::kSketch;
-  if (std::holds_alternative<Moments>(d.index)) return EntryKind::kMoments;
-  return std::holds_alternative<Centroid>(d.index) ? EntryKind::kCentroid : EntryKind::kNone;
-}
-
-// Centroids of an entry, or coefficients of a token.
-std::int32_t entry_rank(const DecodeStage& d) {
-  if (const auto* set = std::get_if<CentroidSet>(&d.index)) return set->k;
-  const auto* sketch = std::get_if<Sketch>(&d.index);
-  return sketch == nullptr ? 0 : sketch->rank;
+// rank: centroids of an entry, or coefficients of a token.
+UnitEntries entries_of(const Plan& plan) {
+  const Index& index = plan.recipe.decode->index;
+  UnitEntries e;
+  if (const auto* box = std::get_if<Box>(&index))
+    e.kind = box->kind == BoxKind::kMinMax ? EntryKind::kMinMaxBox : EntryKind::kCuboidBox;
+  if (const auto* bits = std::get_if<OneBit>(&index))
+    e.kind = bits->levels == OneBitLevels::kMinMax ? EntryKind::kOneBitMinMax : EntryKind::kOneBitMeanAbs;
+  if (const auto* set = std::get_if<CentroidSet>(&index)) e.kind = EntryKind::kCentroidSet, e.rank = set->k;
+  if (const auto* sketch = std::get_if<Sketch>(&index)) e.kind = EntryKind::kSketch, e.rank = sketch->rank;
+  if (std::holds_alternative<Moments>(index)) e.kind = EntryKind::kMoments;
+  if (std::holds_alternative<Centroid>(index)) e.kind = EntryKind::kCentroid;
+  if (e.kind == EntryKind::kNone) return e;
+  e.tokens = plan.index->entry_tokens();
+  e.bytes = static_cast<std::int32_t>(plan.index->entry_bytes(plan.shape.attention()));
+  e.frame_floats = static_cast<std::int32_t>(plan.index->frame_floats(plan.shape.attention()));
+  return e;
 }
 
 // Before Hopper a fused selection of pages has one thread block a KV head; the unfused one scores with the whole device.
@@ -140,11 +141,9 @@ namespace {
 // Whether a selection's candidates may be of the group or entry that its step completes: for this step where entries are
 // larger than what leaves the window as one, for the next where the window is short.
 bool may_select_newest(const CudaRetrievalNeeds::Keys& keys, const SelectionPlan& r) {
-  const bool speculative = r.schedule == SlotSchedule::kSpeculative;
-  if (keys.entries == EntryKind::kNone)
-    return speculative && keys.group_tokens > 0 && r.region.recent <= keys.group_tokens;
-  return keys.entry_tokens > r.units.entry_tokens ||
-         (speculative && r.region.recent < r.units.entry_tokens + r.units.select_tokens);
+  return keys.entries.tokens > r.units.entry_tokens ||
+         (r.schedule == SlotSchedule::kSpeculative && keys.entries.kind != EntryKind::kNone &&
+          r.region.recent < r.units.entry_tokens + r.units.select_tokens);
 }
 
 RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
@@ -176,19 +175,12 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
-  } else if (n.uses.has(RetrievalUse::kUnfused) && (attends_by_token(plan) || has_page_entries(plan))) {
-    const DecodeStage& d = *plan.recipe.decode;
-    n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
-    if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
-    n.keys.select_tokens = r.units.select_tokens;
-    n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
-                           (std::holds_alternative<Sketch>(d.index) || !scores_boxes_unfused());
-  } else if (attends_by_token(plan)) {
+  } else if (attends_by_token(plan) || (n.uses.has(RetrievalUse::kUnfused) && has_page_entries(plan))) {
+    n.keys.by_token = attends_by_token(plan);
     if (selects) {
-      const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
-      n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
-    } else {
-      n.keys.by_token = true;
+      n.keys.entries = entries_of(plan), n.keys.select_tokens = r.units.select_tokens;
+      n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
+                             !(std::holds_alternative<Box>(plan.recipe.decode->index) && scores_boxes_unfused());
     }
   }
   n.keys.by_query_head = selects && plan.pool.per_query_head && plan.shape.group() > 1;

@@ -40,22 +40,20 @@ class RetrievalUses {
 
 struct CudaRetrievalNeeds {
   struct Keys {
-    std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
-    // Tokens are attended one by one: they are selected by the unfused selection, alone or several together, by
-    // entries of entry_tokens tokens or without an index; or they leave the window one by one.
+    // Tokens are attended one by one: they are selected alone or several together, by `entries` or without an index; or
+    // they leave the window one by one.
     bool by_token = false;
-    EntryKind entries = EntryKind::kNone;
-    std::int32_t entry_tokens = 0, entry_rank = 0;
+    UnitEntries entries;             // without memory; kNone: none, or boxes of pages of 32
     std::int32_t select_tokens = 1;  // SelectionPlan::Units::select_tokens
-    // A fused selection by entries: tokens by sketches (UnfusedSelect::token_scratch), pages of 32 by sketches
-    // (UnfusedSelect::sketch_pages), or pages of another size by their boxes (SelectPages::scored).
+    // A fused selection by entries: tokens by 1-bit keys (UnitIndexes::keys) or sketches (UnfusedSelect::token_scratch),
+    // pages of 32 by sketches (UnfusedSelect::sketch_pages), or pages of another size by their boxes
+    // (SelectPages::scored).
     bool fused_entries = false;
-    bool mean_abs = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys
     bool by_query_head = false;    // every query head selects for itself
     std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
     bool none = false;             // no selection: compatible with any units, pages if alone
-    bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_token; }
+    bool of_tokens() const { return list_tokens > 0 || by_token; }
     bool operator==(const Keys&) const = default;
   };
   Keys keys;
@@ -88,9 +86,8 @@ struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
-  std::int32_t more_slots = 0;     // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;    // else in mapped host memory
-  std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
+  std::int32_t more_slots = 0;   // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;  // else in mapped host memory
   // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
   float turnover = -1, correction = -1;
   RecallForm recall_form;

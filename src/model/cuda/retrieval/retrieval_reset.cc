@@ -4,7 +4,6 @@
 
 #include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/slot_region.h"
-#include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
 
@@ -24,49 +23,24 @@ std::int32_t CudaRetrieval::attended_by(const SelectionPlan& r, std::int32_t n, 
 }
 
 // Builds the index of tokens [first, stop); the last page's box may be open.
-void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
-                                std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
+void CudaRetrieval::build_index(const IndexedLayer& of, std::int32_t first, std::int32_t stop, const KvTables& keys,
                                 const CudaContext& context) {
-  const std::int32_t each = entry_tokens();
-  const BuildEntries complete{.seq_slot = seq_slot,
-                              .slot_layer = number,
-                              .first = first / each,
-                              .stop = stop / each,
-                              .key_slot = key_slot,
-                              .key_layer = key_layer};
-  if (view_.index.entries.summarised()) {
-    build_summaries(complete, stop, keys, context);
-    return;
-  }
-  if (needs_.keys.entries != EntryKind::kNone) {
-    build_unit_entries_cuda(complete, view_, of_heads(keys), context);
-    return;
-  }
-  if (needs_.two_parts || needs_.keys.by_token) return;  // built by index_keys(), or not needed
-  if (view_.index.group_tokens > 0) {
-    build_one_bit_cuda(complete, view_, keys, context);
-    return;
-  }
-  build_boxes_cuda({.seq_slot = seq_slot,
-                    .slot_layer = number,
-                    .first = first / each,
-                    .stop = pages_of(stop),
-                    .n_tokens = stop,
-                    .key_slot = key_slot,
-                    .key_layer = key_layer},
-                   view_, of_heads(keys), context);
+  const UnitEntries& entries = view_.index.entries;
+  if (entries.kind == EntryKind::kNone) return;  // built by index_keys(), or not needed
+  const bool open = view_.index.boxes != nullptr;
+  const BuildEntries b{.of = of,
+                       .first = first / entries.tokens,
+                       .stop = open ? pages_of(stop) : stop / entries.tokens,
+                       .n_tokens = open ? stop : 0};
+  entries.summarised() ? build_summaries(b, stop, keys, context)
+                       : build_unit_entries_cuda(b, view_, of_heads(keys), context);
 }
 
 // Fits the frames first where `stop` tokens call for it, and then builds all entries again.
 void CudaRetrieval::build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys,
                                     const CudaContext& context) {
-  if (refits(seq_slots_[static_cast<std::size_t>(b.seq_slot)], stop)) {
-    fit_frames_cuda({.seq_slot = b.seq_slot,
-                     .slot_layer = b.slot_layer,
-                     .pages = KeyFrame::pages_for(stop / entry_tokens()),
-                     .key_slot = b.key_slot,
-                     .key_layer = b.key_layer,
-                     .scratch = memory_.frames.data()},
+  if (refits(seq_slots_[static_cast<std::size_t>(b.of.seq_slot)], stop)) {
+    fit_frames_cuda({.of = b.of, .pages = KeyFrame::pages_for(stop / entry_tokens()), .scratch = memory_.frames.data()},
                     view_, of_heads(keys), context);
     b.first = 0;
   }
@@ -87,8 +61,7 @@ void CudaRetrieval::begin_seq_slot(std::int32_t seq_slot, const SequenceCache& c
   const bool other = p.revision != cache.revision();
   const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
   if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(seq_slot, stream);
-  if (other)
-    p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts), .clusters = {}};
+  if (other) p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts)};
   p.clusters = clusters;
 }
 
@@ -129,13 +102,13 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
     const std::int32_t number = slot_layer(l);
     if (number < 0 && p.dense != before && !in_pages_)
       copy_dense(l, seq_slot, {pages, l, seq_slot}, std::min(p.dense, before), before, context);
-    if (number >= 0 && !plan.selects()) continue;  // needs no index
-    if (number >= 0 && lists_) {
+    if (number < 0 || !plan.selects()) continue;  // needs no index
+    const IndexedLayer of{.seq_slot = seq_slot, .slot_layer = number, .key_slot = seq_slot, .key_layer = l};
+    if (lists_) {
       row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
-      lists_->follow({.seq_slot = seq_slot, .slot_layer = number, .key_slot = seq_slot, .key_layer = l}, plan,
-                     row.method->layer(l).partition, pages, stream);
-    } else if (number >= 0 && (p.indexed != before || refits(p, before)) && !two_parts()) {
-      build_index(seq_slot, number, std::min(p.indexed, before), before, seq_slot, l, pages, context);
+      lists_->follow(of, plan, row.method->layer(l).partition, pages, stream);
+    } else if (p.indexed != before || refits(p, before)) {
+      build_index(of, std::min(p.indexed, before), before, pages, context);
     }
   }
   if (lists_) {
@@ -207,11 +180,11 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
   const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of(n_tokens),
                      number = slot_layer(layer);
   const CudaContext context{.stream = stream.get()};
+  const IndexedLayer of{.seq_slot = t.seq_slot, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer};
   if (number >= 0 && !plan.selects()) return;
   if (number >= 0 && lists_) {
     t.method->see_prompt(layer, n_tokens, t.left == 0);
-    lists_->follow({.seq_slot = t.seq_slot, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer},
-                   plan, t.method->layer(layer).partition, keys, stream);
+    lists_->follow(of, plan, t.method->layer(layer).partition, keys, stream);
     lists_->close_segments(keys, stream);
     return;
   }
@@ -228,7 +201,7 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
     copy_dense(layer, t.seq_slot, {keys, t.key_layer, t.key_slot}, t.first, n_tokens, context);
     if (layers_.dense_number(layer) + 1 == layers_.n_dense()) p.dense = n_tokens;
   } else {
-    build_index(t.seq_slot, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
+    build_index(of, t.first, n_tokens, keys, context);
     if (number + 1 == n_selecting()) p.indexed = n_tokens, p.framed = KeyFrame::pages_for(n_tokens / entry_tokens());
   }
 }

@@ -80,15 +80,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
         const SlotCounts& too = host_recall_->counts(c, row.seq_slot);
         after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
       }
-      count_layer(row, l,
-                  {.checks = after.checks - before.checks,
-                   .corrections = after.corrections - before.corrections,
-                   .selected = after.selected - before.selected,
-                   .missing = after.missing - before.missing,
-                   .neighbours = after.neighbours - before.neighbours,
-                   .replaced = after.replaced - before.replaced,
-                   .made = after.made - before.made,
-                   .pruned = after.pruned - before.pruned});
+      count_layer(row, l, after - before);
       if (by_layer() && !at(row.seq_slot, l).everything)  // selected tokens are known only now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
       before = after;

@@ -4,25 +4,12 @@
 
 #include "src/model/cuda/retrieval/own_pages.h"
 #include "src/model/cuda/retrieval/unit_lists.h"
-#include "src/selection/index/unit_entries_cuda.h"
-#include "src/selection/summary/key_frame.h"
-#include "src/selection/summary/summary_cuda.h"
 
 namespace mneme {
 namespace {
 
 bool attends_in_pages(const CudaRetrievalNeeds::Keys& keys, const CudaRetrievalOptions& options) {
   return options.pages_on_device && (keys.of_tokens() || keys.by_layer);
-}
-
-UnitEntries entries_of(const CudaRetrievalNeeds::Keys& keys, const KvShape& shape, std::int32_t max_pages) {
-  const std::int32_t tokens = keys.entry_tokens, rank = keys.entry_rank;
-  UnitEntries e{.kind = keys.entries, .tokens = tokens, .rank = rank};
-  e.bytes = e.summarised() ? summary_entry_bytes(e.kind, shape.head_dim, tokens, rank)
-                           : unit_entry_bytes(e.kind, shape.head_dim, tokens);
-  e.most = (max_pages * kPageTokens + tokens - 1) / tokens;
-  if (e.summarised()) e.frame_floats = summary_frame_floats(e.kind, shape.head_dim, rank);
-  return e;
 }
 
 }  // namespace
@@ -64,9 +51,6 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
            .fetch = needs_.fetch,
            .f16 = shape.dtype == DType::kF16,
            .codes = kv_codes_of(shape.dtype),
-           .slots = {},
-           .index = {},
-           .selection = {},
            .delay_us = options.delay_us};
   describe_index();
   expect_slots_cuda(view_);
@@ -75,8 +59,8 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
 void RetrievalTraits::describe_index() {
   const CudaRetrievalNeeds::Keys& keys = needs_.keys;
   UnitIndexes& index = view_.index;
-  if (groups()) index.group_tokens = keys.group_tokens, index.mean_abs = keys.mean_abs;
-  if (keys.entries != EntryKind::kNone) index.entries = entries_of(keys, shape_, view_.max_pages);
+  index.entries = keys.entries;
+  if (closes()) index.entries.most = (view_.max_pages * kPageTokens + keys.entries.tokens - 1) / keys.entries.tokens;
   if (keys.list_tokens > 0) {
     index.lists.max_units = CudaUnitLists::most_units(keys.list_tokens, options_.max_context);
     index.lists.max_tokens = view_.max_pages * kPageTokens;
@@ -85,20 +69,15 @@ void RetrievalTraits::describe_index() {
 }
 
 bool RetrievalTraits::scans_sketches() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && needs_.keys.by_token &&
+  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kSketch && needs_.keys.by_token &&
          needs_.keys.select_tokens == 1;
 }
 bool RetrievalTraits::selects_sketch_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kSketch && !scans_sketches();
+  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kSketch && !scans_sketches();
 }
 bool RetrievalTraits::selects_small_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries == EntryKind::kMinMaxBox &&
+  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kMinMaxBox &&
          select_pages_takes(view_, SlotScore::kEntries);
-}
-
-std::int32_t RetrievalTraits::entry_tokens() const {
-  if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
-  return groups() ? needs_.keys.group_tokens : kPageTokens;
 }
 
 }  // namespace mneme

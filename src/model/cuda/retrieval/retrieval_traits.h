@@ -31,10 +31,10 @@ class RetrievalTraits {
   bool pre_rope_keys() const { return needs_.ring_pages > 0; }
   bool selects() const { return uses(RetrievalUse::kSelects); }          // some plan selects,
   bool speculative() const { return uses(RetrievalUse::kSpeculative); }  // and does so one step ahead
-  bool groups() const { return needs_.keys.group_tokens > 0; }           // of 1-bit keys
+  bool groups() const { return needs_.keys.fused_entries && is_one_bit(needs_.keys.entries.kind); }  // of 1-bit keys
   bool of_lists() const { return view_.index.lists.max_units > 0; }
   // Whether there is something that close_groups() completes, and whether it must do so before select().
-  bool closes() const { return groups() || needs_.keys.entries != EntryKind::kNone; }
+  bool closes() const { return needs_.keys.entries.kind != EntryKind::kNone; }
   bool closes_first() const { return uses(RetrievalUse::kNewest); }
   // Whether, after recall(), the rows attend only what keep_top_p() keeps of it.
   bool prunes() const { return uses(RetrievalUse::kPrunes); }
@@ -68,7 +68,7 @@ class RetrievalTraits {
   bool selects_small_pages() const;
 
   // Tokens of an entry of the index: a page, a group of 1-bit keys.
-  std::int32_t entry_tokens() const;
+  std::int32_t entry_tokens() const { return closes() ? needs_.keys.entries.tokens : kPageTokens; }
   // CudaRetrieval::Weights::stride.
   std::int64_t weight_stride() const { return std::int64_t{view_.max_listed} * view_.unit_tokens; }
 

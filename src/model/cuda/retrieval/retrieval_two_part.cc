@@ -20,7 +20,7 @@ void CudaRetrieval::prepare_prompt(const SequenceCache& cache, std::int32_t seq_
                                    const KvTables& pages, const Stream& stream) {
   if (!by_layer_ || !by_layer_->copies_keys()) return;
   SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
-  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .layers = {}, .counts = std::move(p.counts)};
+  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .counts = std::move(p.counts)};
   by_layer_->reserve(seq_slot, cache.length(), stream);
   index_keys(p, seq_slot, cache.length() - n, pages, {.stream = stream.get()});
 }

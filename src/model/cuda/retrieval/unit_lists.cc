@@ -27,8 +27,8 @@ void CudaUnitLists::forget(std::int32_t seq_slot, const Stream& stream) {
   for (std::int32_t l = 0; l < cache_.n_layers; ++l) built(seq_slot, l) = {};
 }
 
-void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
-                           const Stream& stream) {
+void CudaUnitLists::follow(const IndexedLayer& layer, const Plan& plan, const Partition& partition,
+                           const KvTables& keys, const Stream& stream) {
   Built& b = built(layer.seq_slot, layer.slot_layer);
   const std::int32_t sink = plan.lists->partition.sink;
   const std::span<const UnitRange> wanted = partition.ranges();
@@ -38,8 +38,7 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
     join(stream);
     b.ranges.resize(same), b.units.resize(same);
     b.sink = sink;
-    truncate_units_cuda(layer.seq_slot, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, cache_,
-                        {.stream = stream.get()});
+    truncate_units_cuda(layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, cache_, {.stream = stream.get()});
   }
   for (const UnitRange& range : wanted.subspan(same)) {
     const std::int32_t units = (b.units.empty() ? 0 : b.units.back()) +
@@ -56,13 +55,7 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
       continue;
     }
     if (b.beside) join(stream);  // they must follow the clusters
-    segments_.push_back({.seq_slot = layer.seq_slot,
-                         .slot_layer = layer.slot_layer,
-                         .sink = sink,
-                         .begin = range.begin,
-                         .end = range.end,
-                         .key_slot = layer.key_slot,
-                         .key_layer = layer.key_layer});
+    segments_.push_back({.of = layer, .sink = sink, .begin = range.begin, .end = range.end});
   }
 }
 
@@ -84,16 +77,14 @@ CudaUnitLists::StagingBuffer& CudaUnitLists::next_staging(const ClusterUnit& rul
 }
 
 // The keys are copied in `stream`; clustering runs in the side stream.
-void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
+void CudaUnitLists::cluster(const IndexedLayer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
                             const Stream& stream) {
   const ClusterUnit& rules = plan.lists->clusters;
   const std::int32_t n = range.end - range.begin, n_clusters = clusters_of(n, rules);
   MNEME_CHECK(n <= std::min(rules.block, kMaxKmeansTokens), "a block of {} tokens", n);
   StagingBuffer& t = next_staging(rules);
   stream.wait(t.done);
-  gather_keys_cuda(
-      {.key_slot = layer.key_slot, .key_layer = layer.key_layer, .first = range.begin, .n = n, .to = t.keys.data()},
-      keys, {.stream = stream.get()});
+  gather_keys_cuda({.of = layer, .first = range.begin, .n = n, .to = t.keys.data()}, keys, {.stream = stream.get()});
   t.copied.record(stream);
   side_.wait(t.copied);
   const CudaContext beside{.stream = side_.get()};
@@ -110,8 +101,7 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
                  .cluster = t.clusters.as<std::uint16_t>(),
                  .scratch = t.kmeans.data()},
                 beside);
-  append_clusters_cuda({.seq_slot = layer.seq_slot,
-                        .slot_layer = layer.slot_layer,
+  append_clusters_cuda({.of = layer,
                         .sink = plan.lists->partition.sink,
                         .first = range.begin,
                         .n = n,

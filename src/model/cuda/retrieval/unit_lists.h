@@ -31,13 +31,9 @@ class CudaUnitLists {
 
   // The sequence slot gets another sequence, or units of another kind.
   void forget(std::int32_t seq_slot, const Stream& stream);
-  // Follows the partition. Keys are in `keys`, sequence key_slot and layer key_layer. Enqueues on `stream` and the side
+  // Follows the partition. Keys are in `keys`. Enqueues on `stream` and the side
   // stream; segments are collected for close_segments(). Errors  kResource: too many units.
-  struct Layer {
-    std::int32_t seq_slot = 0, slot_layer = 0;
-    std::int32_t key_slot = 0, key_layer = 0;
-  };
-  void follow(const Layer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
+  void follow(const IndexedLayer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
               const Stream& stream);
   void close_segments(const KvTables& keys, const Stream& stream);
   // `stream` waits for the side stream.
@@ -56,7 +52,7 @@ class CudaUnitLists {
     DeviceBuffer keys, clusters, kmeans, counts;
     Event copied = Event::make(), done = Event::make();
   };
-  void cluster(const Layer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
+  void cluster(const IndexedLayer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
                const Stream& stream);
   StagingBuffer& next_staging(const ClusterUnit& rules);
   Built& built(std::int32_t seq_slot, std::int32_t slot_layer) {
