@@ -20,7 +20,7 @@ namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
+constexpr int kThreads = kSelectThreads;
 constexpr int kMaxBlocks = kMaxSelectBlocks;
 static_assert(kThreads == kRankThreads);
 constexpr int kStaticShared = 9 << 10;
@@ -159,7 +159,9 @@ __device__ __forceinline__ void write_selection(const Args& p, const RowOfSlots&
   }
   if (r.plan.injected.turnover >= 0) {
     __syncthreads();
-    inject_units(r.plan, r.length, index, all.first, all.n, all.n_select, units);
+    const topk::Walk walk(all.n, all.n_select, r.length, r.plan.injected.turnover, r.plan.region.n_select / all.each,
+                          static_cast<std::uint32_t>(index));
+    write_injected(ranker, walk, all.n, all.n_select, all.first, units);
   }
   const int n_ids = all.n_select * all.each;
   if (all.each > 1) {

@@ -253,21 +253,6 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan&
   cluster_sync();
 }
 
-// Benchmarks: k of n units, ascending, of which `turnover` differ from the previous step's. Unit j is one of the j-th
-// n / k candidates, and moves on to the next of these every 1 / turnover steps, so that none returns soon.
-__device__ __forceinline__ void inject_units(const SelectionPlan& plan, int length, std::int64_t index, int first,
-                                             int n, int k, std::int32_t* out) {
-  const auto width = static_cast<unsigned>(max(n / max(k, 1), 1));
-  const auto seed = static_cast<std::uint32_t>(index);
-  for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    const std::uint32_t random = hash_random(seed, static_cast<std::uint32_t>(j));
-    const double phase = static_cast<double>(random) * 0x1p-32;
-    const auto moves =
-        static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(plan.injected.turnover) + phase);
-    out[j] = first + j * static_cast<int>(width) + static_cast<int>((random + moves) % width);
-  }
-}
-
 // Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.
 constexpr int kMaxClusters = 1024;
 inline int blocks_for(std::int64_t items, int most) {

@@ -138,7 +138,9 @@ __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, s
     __syncthreads();
   }
   if (item.plan.injected.turnover >= 0) {
-    inject_units(item.plan, item.length, item.index, item.first, item.n, item.n_select, units);
+    const topk::Walk walk(item.n, item.n_select, item.length, item.plan.injected.turnover,
+                          item.plan.region.n_select / item.each, static_cast<std::uint32_t>(item.index));
+    write_injected(ranker, walk, item.n, item.n_select, item.first, units);
     __syncthreads();
   }
   const auto when = static_cast<int>(p.when);
