@@ -26,6 +26,16 @@ __device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlo
   return k.makes;
 }
 
+// What a KV head selects from: units first .. first + n - 1 of `each` ids, their tokens or one.
+struct Candidates {
+  int each, first, n, n_select;
+};
+__device__ __forceinline__ Candidates candidates_of(const SelectionPlan& plan, int length) {
+  const PageRegion region = page_region(plan, length);
+  const int each = plan.units.tokens == 1 ? plan.units.select_tokens : 1, first = region.first / each;
+  return {each, first, region.last / each - first, region.n_select / each};
+}
+
 // Merges (max, sum of exp(. - max)) with another pair.
 __device__ __forceinline__ void add_sum(float& max, float& sum, float other_max, float other_sum) {
   const float m = fmaxf(max, other_max);
@@ -207,13 +217,14 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
   return sort_key(most + __logf(total));
 }
 
-// Converts the block's scores to keys in the cluster's first block, one thread per unit.
-template <int kMost, typename Args>
+// Converts the block's scores to keys in the cluster's first block, whose `bounds` (least, most) get theirs; one thread
+// per unit. Called by all blocks.
+template <int kMost, typename Args, typename Bounds>
 __device__ __forceinline__ void pool_share(const Args& p, const SelectionPlan& plan, const Share& at,
-                                           const float* scores, const float* lse, std::uint32_t* keys,
-                                           std::uint32_t& least, std::uint32_t& most) {
+                                           const float* scores, const float* lse, std::uint32_t* keys, Bounds& bounds) {
   const bool logs = pools_logs(plan.scores.pool);
   const std::uint32_t to = address_in(keys + at.begin, 0);
+  std::uint32_t least = ~0u, most = 0;
 #pragma unroll 1
   for (int u = threadIdx.x; u < at.own; u += kSelectThreads) {
     float v[kMost];
@@ -227,10 +238,14 @@ __device__ __forceinline__ void pool_share(const Args& p, const SelectionPlan& p
     put(to + u * 4, key);
     least = min(least, key), most = max(most, key);
   }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (threadIdx.x % kWarp == 0)
+    put_least(address_in(&bounds.least, 0), least), put_most(address_in(&bounds.most, 0), most);
+  cluster_sync();
 }
 
-// From scores of the block's share to keys in the cluster's first block, whose `bounds` (least, most) get theirs. Called
-// by all blocks, whose warps have left their parts of the log-sum-exps.
+// From scores of the block's share to keys in the cluster's first block. Called by all blocks, whose warps have left
+// their parts of the log-sum-exps.
 template <bool kWide, typename Args, typename Bounds>
 __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan& plan, const Share& at,
                                              const float* scores, ClusterSums& s, std::uint32_t* keys, Bounds& bounds) {
@@ -239,18 +254,13 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan&
   cluster_sync();
   merge_sums(p, s.of_blocks, s.lse);
   __syncthreads();
-  std::uint32_t least = ~0u, most = 0;
   if constexpr (kWide) {
-    pool_share<kMaxSlotGroup>(p, plan, at, scores, s.lse, keys, least, most);
+    pool_share<kMaxSlotGroup>(p, plan, at, scores, s.lse, keys, bounds);
   } else if (p.group <= 4) {
-    pool_share<4>(p, plan, at, scores, s.lse, keys, least, most);
+    pool_share<4>(p, plan, at, scores, s.lse, keys, bounds);
   } else {
-    pool_share<8>(p, plan, at, scores, s.lse, keys, least, most);
+    pool_share<8>(p, plan, at, scores, s.lse, keys, bounds);
   }
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (threadIdx.x % kWarp == 0)
-    put_least(address_in(&bounds.least, 0), least), put_most(address_in(&bounds.most, 0), most);
-  cluster_sync();
 }
 
 // Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.
