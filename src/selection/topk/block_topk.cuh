@@ -1,11 +1,9 @@
-// Top-k of keys[0, n) by one thread block of kRankThreads threads: indices ascending, larger index first among equals.
-//
-// One thread sets Ranker::least and most to bounds of the keys; then all threads call write_best. Keys are in shared or
-// device memory, 16-byte aligned.
-// Requires  k <= n.
+// Top-k by one thread block that has all keys, and the selection of a KV head's units: top-k, the missing mass of the gate
+// (missing_mass() of group_pool.h), injected turnover, ids.
 #pragma once
 
-#include "src/selection/topk/injected_walk.cuh"
+#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme::cuda {
 
@@ -55,6 +53,8 @@ __device__ __forceinline__ void write_chunks(Ranker& r, int n, int first, std::i
   }
 }
 
+// Writes first + the indices of the k largest of keys[0, n), ascending. Called by all threads, once one of them has set
+// Ranker::least and most to bounds of the keys. Keys are in shared or device memory, 16-byte aligned.   Requires k <= n
 __device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first,
                                            std::int32_t* out) {
   using topk::Range;
@@ -92,6 +92,103 @@ __device__ inline void write_injected(Ranker& r, const topk::Walk& walk, int n, 
     __syncthreads();
     walk.mark<kRankThreads>(k, base, own, r.mask());
   });
+}
+
+// ---- the selection of a KV head's units
+
+// A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
+struct Weights {
+  float scale, top;
+  __device__ __forceinline__ Weights(const SelectionPlan& plan, std::uint32_t best)
+      : scale(pools_logs(plan.scores.pool) ? 1.0f : plan.scores.alpha),
+        top(best == 0 ? -INFINITY : fminf(scale * value_of_key(best), 3.4028235e38f)) {}
+  __device__ __forceinline__ float of(std::uint32_t key) const {
+    if (key == 0 || top == -INFINITY) return 0;
+    return __expf(fminf(fmaf(scale, value_of_key(key), -top), 60.0f));
+  }
+};
+
+// A KV head's candidates, whose keys are known.
+struct KeyedUnits {
+  Candidates of;
+  std::int64_t index;       // slot_index
+  int length;               // tokens at the step selected for
+  bool ranked = false;      // ids go from the best unit on, one each
+  std::uint32_t fixed = 0;  // key of sinks and window as one more unit of the softmax; 0: they are not part of it
+};
+
+// Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
+// DeviceCache::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
+// keys: of all units; overwrites those of the speculative selection.
+__device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
+                                            std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
+  constexpr std::uint32_t kSpeculative = 1;  // no score has this key
+  __shared__ float of_warps[3][kRankWarps];
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const std::int32_t* speculative = s.selection.ids[1] + at.index * s.max_listed;
+  const int n_speculative = s.selection.n[1][at.index],
+            own = speculative[min(tid, s.max_listed - 1)];  // both at once, early
+  const Weights weights(plan, max(best, at.fixed));
+  float all = tid == 0 ? weights.of(at.fixed) : 0.0f, attended = all, missing = 0;
+  for_keys(keys, at.of.n, [&](int, std::uint32_t key) { all += weights.of(key); });
+  __syncthreads();
+  for (int i = tid; i < n_speculative; i += kRankThreads) {
+    const int id = i == tid ? own : speculative[i], u = id / at.of.each - at.of.first;
+    if (id % at.of.each == 0 && u >= 0 && u < at.of.n) attended += weights.of(keys[u]), keys[u] = kSpeculative;
+  }
+  bool any = false;
+  __syncthreads();
+  for (int i = tid; i < at.of.n_select; i += kRankThreads) {
+    const std::uint32_t key = keys[selected[i] - at.of.first];
+    if (key == kSpeculative) continue;
+    any = true, missing += weights.of(key);
+  }
+  all = warp_sum(all), missing = warp_sum(missing), attended = warp_sum(attended);
+  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing, of_warps[2][warp] = attended;
+  any = __syncthreads_or(any);
+  if (tid == 0) {
+    all = missing = attended = 0;
+    for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
+    const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
+                held = plan.gate.kind == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
+    s.selection.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
+  }
+}
+
+// How many selected units are better than the i-th.
+__device__ inline int rank_of(const Candidates& of, const std::uint32_t* keys, const std::int32_t* units, int i) {
+  const auto rank = [&](int j) { return topk::rank_of(keys[units[j] - of.first], units[j]); };
+  const std::uint64_t own = rank(i);
+  int better = 0;
+  for (int j = 0; j < of.n_select; ++j) better += rank(j) > own;
+  return better;
+}
+
+// Writes the selection, ascending or ranked, and for this step the mass that the speculative selection lacks. Overwrites
+// keys.   units: [max_listed], scratch; or, where units have one id each and are not ranked, the selection itself
+__device__ __forceinline__ void write_units(const DeviceCache& s, const SelectionPlan& plan, SelectWhen when,
+                                            const KeyedUnits& at, std::uint32_t* keys, std::int32_t* units,
+                                            Ranker& ranker) {
+  const Candidates& of = at.of;
+  write_best(ranker, keys, of.n, of.n_select, of.first, units);
+  if (when == SelectWhen::kNow && by_mass(plan)) {
+    __syncthreads();
+    compute_missing_mass(s, plan, at, ranker.most, keys, units);
+  }
+  if (plan.injected.turnover >= 0) {
+    __syncthreads();
+    const topk::Walk walk(of.n, of.n_select, at.length, plan.injected.turnover, plan.region.n_select / of.each,
+                          static_cast<std::uint32_t>(at.index));
+    write_injected(ranker, walk, of.n, of.n_select, of.first, units);
+  }
+  std::int32_t* ids = s.selection.ids[static_cast<int>(when)] + at.index * s.max_listed;
+  const int n_ids = of.n_select * of.each;
+  if (units != ids) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_ids; i += kRankThreads)
+      ids[at.ranked ? rank_of(of, keys, units, i) : i] = units[i / of.each] * of.each + i % of.each;
+  }
+  if (threadIdx.x == 0) s.selection.n[static_cast<int>(when)][at.index] = n_ids;
 }
 
 }  // namespace mneme::cuda

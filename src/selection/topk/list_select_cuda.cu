@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "src/offload/list_dim.cuh"
-#include "src/selection/topk/injected_walk.cuh"
 #include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
 namespace {

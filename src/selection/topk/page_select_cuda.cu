@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "src/selection/topk/write_units.cuh"
+#include "src/selection/topk/block_topk.cuh"
 
 namespace mneme {
 namespace {

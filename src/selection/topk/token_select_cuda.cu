@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/selection/topk/injected_walk.cuh"
 #include "src/selection/topk/token_lists_cuda.cuh"
 #include "src/selection/topk/token_mass_cuda.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
 namespace {

@@ -1,9 +1,8 @@
 // Top-k of a KV head's keys by a thread block, or by a cluster of them that have a share each: larger keys first, among
 // equals the larger index. Units may have weights: as many are taken as have the wanted weight.
 //
-//   search()        narrows the keys' span by a histogram of 1,024 bins until the threshold is exact or few keys are left
-//   mark()          sets bits of what is taken; rivals, the few keys left, are compared one by one
-//   write_marked()  writes marked positions in order
+// search() narrows the span of the keys, then of the indices of equal keys, by a histogram of 1,024 bins, until the
+// threshold is exact or few keys are left. topk_marks.cuh marks and writes what is taken.
 #pragma once
 
 #include "src/cuda/cluster.cuh"
@@ -13,10 +12,10 @@ namespace mneme::cuda::topk {
 constexpr int kBinBits = 10, kBins = 1 << kBinBits;
 static_assert(kBins == kWarp * kWarp);
 
-// Threads that select together: thread block `rank` of a cluster of `blocks`, at most kMostBlocks.
-template <int kThreadsEach, int kMostBlocks = 1>
+// Threads that select together: thread block `rank` of a cluster of `blocks`, at most kMaxBlocks.
+template <int kThreadsEach, int kMaxBlocks = 1>
 struct Team {
-  static constexpr int kThreads = kThreadsEach, kWarps = kThreads / kWarp, kMost = kMostBlocks;
+  static constexpr int kThreads = kThreadsEach, kWarps = kThreads / kWarp, kMost = kMaxBlocks;
   static constexpr bool kAlone = kMost == 1;
   int blocks = 1, rank = 0;
   __device__ __forceinline__ void arrive() const {
@@ -86,10 +85,11 @@ struct Threshold {
 // Shared memory of each thread block.
 template <typename Team, bool kWeighs = false>
 struct Histogram {
+  static_assert(!kWeighs || Team::kAlone);
   alignas(16) std::uint32_t of[kWarp][kWarp];   // weight by bin, of this block's keys
   std::uint32_t n[kWeighs ? kWarp : 1][kWarp];  // keys by bin
-  std::uint32_t coarse[Team::kMost][kWarp],
-      fine[Team::kMost][kWarp];  // of all blocks: 32 bins at a time, and single ones
+  std::uint32_t coarse[Team::kMost][kWarp];     // of all blocks: weight of 32 bins at a time,
+  std::uint32_t fine[Team::kMost][kWarp];       // and of the 32 bins in which the threshold is
 
   __device__ __forceinline__ std::uint32_t* weights() { return &of[0][0]; }
   __device__ __forceinline__ std::uint32_t* counts() { return &n[0][0]; }
@@ -199,73 +199,6 @@ __device__ __forceinline__ void search(const Team& team, Histogram<Team, kWeighs
       if (t.keys.has(key)) f(static_cast<std::uint32_t>(i), weight);
     });
   });
-}
-
-// ---- what is taken
-
-// Sets the bits of [0, n) in a mask of whole 128 bits.   taken_of(i): the bits of i to i + 3
-template <typename Team, typename F>
-__device__ __forceinline__ void mark(std::uint32_t* mask, int n, F&& taken_of) {
-  auto* bytes = reinterpret_cast<std::uint8_t*>(mask);
-#pragma unroll 1
-  for (int i = 4 * threadIdx.x; i < (n + 4 * kWarp - 1) / (4 * kWarp) * (4 * kWarp); i += 4 * Team::kThreads) {
-    unsigned taken = 0;
-    if (i < n) taken = taken_of(i);
-    taken |= __shfl_down_sync(~0u, taken, 1) << 4;
-    if (threadIdx.x % 2 == 0) bytes[i / 8] = static_cast<std::uint8_t>(taken);
-  }
-}
-
-// Keys within an inexact threshold, of all blocks, in every block: `of` has room for all.
-struct Rivals {
-  std::uint64_t* of;
-  std::uint32_t* n;  // of this block; 0 at the start
-
-  template <typename Team>
-  __device__ __forceinline__ void send(const Team& team, const Threshold& t, std::uint64_t rank) const {
-    const int to = t.here_before + static_cast<int>(atomicAdd(n, 1u));
-    if constexpr (Team::kAlone) {
-      of[to] = rank;
-    } else {
-      for (int b = 0; b < team.blocks; ++b)
-        put(address_in(&of[to], b), float2{__uint_as_float(static_cast<std::uint32_t>(rank)),
-                                           __uint_as_float(static_cast<std::uint32_t>(rank >> 32))});
-    }
-  }
-  // Marks the best of the block's own. Adds to `before` how many of earlier blocks are taken.   first: index of bit 0
-  template <typename Team>
-  __device__ __forceinline__ void take(const Team&, const Threshold& t, int first, std::uint32_t* mask,
-                                       int* before) const {
-    const int own = Team::kAlone ? 0 : t.here_before, stop = own + static_cast<int>(*n);
-    for (int i = threadIdx.x; i < stop; i += Team::kThreads) {  // its own, and those of earlier blocks
-      const std::uint64_t mine = of[i];
-      int above = 0;
-#pragma unroll 8
-      for (int j = 0; j < t.here; ++j) above += of[j] > mine;
-      if (above >= t.need) continue;
-      if (!Team::kAlone && i < own) {
-        atomicAdd(before, 1);
-      } else {
-        set_bit(mask, index_of(mine) - first);
-      }
-    }
-  }
-};
-
-// Calls put(at, i) for the marked i of [0, n), in order, `at` counting from `first`. Leaves counts in of_warps.
-template <int kWarps, typename F>
-__device__ __forceinline__ void write_marked(const std::uint32_t* mask, int n, int (&of_warps)[kWarps], int first,
-                                             F&& put) {
-  constexpr int kThreads = kWarps * kWarp;
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(mask);
-  const int n_halves = (n + 15) / 16, some = (n_halves + kThreads - 1) / kThreads,
-            from = min(n_halves, static_cast<int>(threadIdx.x) * some), to = min(n_halves, from + some);
-  int mine = 0;
-  for (int i = from; i < to; ++i) mine += __popc(halves[i]);
-  int at = first + block_exclusive_scan(mine, of_warps);
-  for (int i = from; i < to; ++i)
-    for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1)
-      put(at++, i * 16 + __ffs(static_cast<int>(bits)) - 1);
 }
 
 }  // namespace mneme::cuda::topk

@@ -2,8 +2,8 @@
 // mass; by one thread block a KV head, or by a cluster of them.
 #pragma once
 
+#include "src/selection/topk/block_topk.cuh"
 #include "src/selection/topk/unfused_item.cuh"
-#include "src/selection/topk/write_units.cuh"
 
 namespace mneme::cuda {
 
