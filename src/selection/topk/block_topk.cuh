@@ -68,16 +68,8 @@ __device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys,
     topk::mark<RankTeam>(r.mask(), own, [&](int from) {
       const uint4 four = *reinterpret_cast<const uint4*>(keys + base + from);
       const std::uint32_t of[4] = {four.x, four.y, four.z, four.w};
-      unsigned taken = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = base + from + j;
-        if (of[j] < t.keys.low || i >= n) continue;
-        const bool within = t.within(of[j], i);
-        if (within ? t.exact() : t.above(of[j], i)) taken |= 1u << j;
-        if (within && !t.exact()) rivals.send(team, t, topk::rank_of(of[j], i));
-      }
-      return taken;
+      return topk::take_four(team, t, rivals, kFew, of, base + from, {0, n},
+                             [&](int j) { return topk::rank_of(of[j], base + from + j); });
     });
     if (t.exact()) return;
     __syncthreads();

@@ -208,26 +208,13 @@ struct Block {
 
   // Marks what is taken for certain; sends the rivals, where they are few, to every block.
   __device__ __forceinline__ void take_certain(const Pass& a, const Bins& bins, const topk::Threshold& t) {
-    const std::uint32_t in = t.keys.low, sure = t.exact() ? in : in + (1u << bins.shift);
     const topk::Rivals rivals{sel.rivals, &sel.n_rivals};
     topk::mark<Team>(mask, a.own, [&](int i) {
-      unsigned taken = 0, candidates = 0;
       const float4 four = four_at(a, i);
       const float of[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const std::uint32_t key = bins.key_of(of[j]);
-        if (i + j < a.skip || i + j >= a.own) continue;
-        taken |= (key >= sure ? 1u : 0u) << j;
-        candidates |= (key >= in ? 1u : 0u) << j;
-      }
-      candidates &= ~taken;
-      if (candidates != 0 && t.n <= kFew) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          if ((candidates >> j & 1) != 0) rivals.send(team, t, topk::rank_of(sort_key(of[j]), a.begin + i + j));
-      }
-      return taken;
+      const std::uint32_t keys[4] = {bins.key_of(of[0]), bins.key_of(of[1]), bins.key_of(of[2]), bins.key_of(of[3])};
+      return topk::take_four(team, t, rivals, kFew, keys, i, {a.skip, a.own},
+                             [&](int j) { return topk::rank_of(sort_key(of[j]), a.begin + i + j); });
     });
     team.sync();
   }

@@ -54,11 +54,11 @@ __device__ __forceinline__ int block_exclusive_scan(int own, int (&of_warps)[kWa
 
 // ---- the threshold
 
-// [low, low + 2^shift).
+// [low, low + 2^shift), for values from the low of the first range on: what goes beyond 2^32 are values below that.
 struct Range {
   std::uint32_t low, shift;
   __device__ __forceinline__ bool has(std::uint32_t v) const {
-    return v >= low && static_cast<std::uint64_t>(v - low) >> shift == 0;
+    return v - low <= static_cast<std::uint32_t>((std::uint64_t{1} << shift) - 1);
   }
   __device__ __forceinline__ bool below(std::uint32_t v) const { return v >= low && !has(v); }
   static __device__ __forceinline__ Range of(std::uint32_t least, std::uint32_t most) {

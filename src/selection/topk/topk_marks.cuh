@@ -56,6 +56,22 @@ struct Rivals {
   }
 };
 
+// Bits of the keys of indices i to i + 3 that are taken, of [bounds.x, bounds.y); sends rivals, where at most `few` are within.
+// rank_of(j): the j-th key's.
+template <typename Team, typename F>
+__device__ __forceinline__ unsigned take_four(const Team& team, const Threshold& t, const Rivals& rivals, int few,
+                                              const std::uint32_t (&keys)[4], int i, int2 bounds, F&& rank_of) {
+  unsigned taken = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (keys[j] < t.keys.low || i + j < bounds.x || i + j >= bounds.y) continue;
+    const bool within = t.within(keys[j], i + j);
+    if (within ? t.exact() : t.above(keys[j], i + j)) taken |= 1u << j;
+    if (within && !t.exact() && t.n <= few) rivals.send(team, t, rank_of(j));
+  }
+  return taken;
+}
+
 // Calls put(at, i) for the marked i of [0, n), in order, `at` counting from `first`. Leaves counts in of_warps.
 template <int kWarps, typename F>
 __device__ __forceinline__ void write_marked(const std::uint32_t* mask, int n, int (&of_warps)[kWarps], int first,
