@@ -70,7 +70,7 @@ struct Range {
 struct Threshold {
   Range keys, indices;  // indices: of keys that are within
   int need, here, n;
-  int before = 0, here_before = 0;  // of earlier thread blocks: weight above, and within
+  int before = 0, here_before = 0;  // of earlier thread blocks, once a bin is found: weight above, and within
   __device__ __forceinline__ bool exact() const { return need == here; }
   __device__ __forceinline__ bool within(std::uint32_t key, int i) const {
     return keys.has(key) && indices.has(static_cast<std::uint32_t>(i));
