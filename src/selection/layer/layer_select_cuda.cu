@@ -188,21 +188,11 @@ __device__ void bound_keys(Ranker& r, const std::uint32_t* keys, int n) {
   __syncthreads();
 }
 
-// Benchmarks: ranks that make n_select of n pages selected, `turnover` of them different from selection made - 1. They
-// follow a permutation of a power of two of pages, which stays the same as contexts grow. Called by the whole block.
-__device__ void inject_ranks(float turnover, int layer, int made, int n, int n_select, std::uint32_t* ranks) {
+// Benchmarks: keys of an injected selection, the step's or window's number `made`. Called by the whole block.
+__device__ void inject_keys(float turnover, int layer, int made, int n, int n_select, std::uint32_t* keys, Ranker& r) {
   if (n == 0) return;
-  const unsigned m = 1u << (31 - __clz(n));
-  const auto walked = static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(turnover) * n_select);
-  const auto begin = static_cast<unsigned>(walked) + hash_random(static_cast<std::uint32_t>(layer), 11);
-  for (unsigned i = threadIdx.x; i < m; i += kRankThreads) ranks[(begin + i) * 7919u % m] = m - i;
-  for (int i = static_cast<int>(m + threadIdx.x); i < n; i += kRankThreads) ranks[i] = 0;
-  __syncthreads();
-}
-
-// Inverse of sort_key.
-__device__ __forceinline__ float value_of(std::uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+  const topk::Walk walk(n, n_select, made, turnover, n_select, static_cast<std::uint32_t>(layer));
+  walk.set_keys<kRankThreads>(n, keys, r);
 }
 
 __device__ double block_sum(double v, double (&parts)[kRankWarps]) {
@@ -225,7 +215,7 @@ struct SelectArgs {
 // Entropy of softmax(values / length) of keys[0, n), divided by ln(n): score_entropy of entropy_cut.h; NaN counts as 1.
 __device__ double normal_entropy(const Ranker& r, const std::uint32_t* keys, int n, float length,
                                  double (&parts)[kRankWarps]) {
-  const auto cosine = [&](std::uint32_t key) { return length == 0 ? 0.0f : value_of(key) / length; };
+  const auto cosine = [&](std::uint32_t key) { return length == 0 ? 0.0f : value_of_key(key) / length; };
   const float top = cosine(r.most);
   double sum = 0, weighted = 0;
   for_keys(keys, n, [&](int, std::uint32_t key) {
@@ -279,13 +269,10 @@ __global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(SelectWindow
   int n_select = w.n_select;
   if (n_select > 0) {
     std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
-    if (shares) {
-      bound_keys(ranker, keys, w.n_candidates);
-      n_select = share_of_window(p.cut, ranker, keys, w.n_candidates, parts);
-    }
-    if (p.turnover >= 0)
-      inject_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, n_select, keys);
     bound_keys(ranker, keys, w.n_candidates);
+    if (shares) n_select = share_of_window(p.cut, ranker, keys, w.n_candidates, parts);
+    if (p.turnover >= 0)
+      inject_keys(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, n_select, keys, ranker);
     write_best(ranker, keys, w.n_candidates, n_select, p.first_unit,
                p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
   } else if (shares && threadIdx.x == 0) {
@@ -350,10 +337,7 @@ __global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p)
   }
   __syncthreads();
   const int k = wanted;
-  if (r.plan.injected.turnover >= 0) {
-    inject_ranks(r.plan.injected.turnover, p.layer, r.length, n, k, keys);
-    bound_keys(ranker, keys, n);
-  }
+  if (r.plan.injected.turnover >= 0) inject_keys(r.plan.injected.turnover, p.layer, r.length, n, k, keys, ranker);
   const std::int64_t first = slot_index(p.s, p.layer, r.seq_slot, 0);
   std::int32_t* out = p.s.selection.ids[0] + first * p.s.max_listed;
   if (k > 0) write_best(ranker, keys, n, k, region.first, out);

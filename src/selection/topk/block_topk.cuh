@@ -1,32 +1,29 @@
-// Top-k of keys[0, n) by one thread block of kRankThreads threads: indices ascending, larger index first among equals.
-//
-// One thread sets Ranker::least and most to bounds of the keys; then all threads call write_best. Keys are in shared or
-// device memory, 16-byte aligned.
-// Requires  k <= n.
+// Top-k by one thread block that has all keys, and the selection of a KV head's units: top-k, the missing mass of the gate
+// (missing_mass() of group_pool.h), injected turnover, ids.
 #pragma once
 
-#include "src/cuda/cluster.cuh"
+#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme::cuda {
 
 constexpr int kRankThreads = 256, kRankWarps = kRankThreads / kWarp;
-constexpr int kBins = 1024, kBinsEach = kBins / kRankThreads;
+using RankTeam = topk::Team<kRankThreads>;
+constexpr int kFew = kRankThreads;            // rivals, at most
+constexpr int kChunk = topk::kBins / 2 * 32;  // keys whose marks are written at once
+static_assert(kFew * 2 <= topk::kBins / 2);
 
 struct Ranker {
-  alignas(16) int hist[kBins];
-  int per_warp[2][kRankWarps];
+  topk::Histogram<RankTeam> histogram;
+  int of_warps[kRankWarps];
   std::uint32_t least, most;  // bounds of the keys
-  // Keys above [low, low + width) are taken, and `need` of the `equal` keys in it.
-  std::uint32_t low, shift;  // width: 1 << shift
-  int need, equal, n_out, n_candidates;
-  __device__ static bool in(std::uint32_t key, std::uint32_t low, std::uint32_t shift) {
-    return key >= low && static_cast<std::uint64_t>(key - low) >> shift == 0;
+  std::uint32_t n_rivals;
+  // The histogram's memory, once the threshold is known: a mask of a chunk of keys, then rivals.
+  __device__ __forceinline__ std::uint32_t* mask() { return histogram.weights(); }
+  __device__ __forceinline__ topk::Rivals rivals() {
+    return {reinterpret_cast<std::uint64_t*>(histogram.weights() + kChunk / 32), &n_rivals};
   }
-  __device__ bool within(std::uint32_t key) const { return in(key, low, shift); }
-  __device__ bool above(std::uint32_t key) const { return key >= low && !within(key); }
 };
-
-constexpr int kFew = kRankThreads;
 
 // Calls f(i, keys[i]) for all i below n, four per thread at a time.
 template <typename F>
@@ -41,125 +38,149 @@ __device__ __forceinline__ void for_keys(const std::uint32_t* keys, int n, F&& f
   }
 }
 
-// Narrows the threshold until it is exact, or few enough candidates remain to be compared one by one (`few`: the caller
-// will do that).
-//
-// Bins divide the actual span of the keys: scores differ in their low bits only, so bins over the high bits would put
-// all keys into two or three of them, round after round.
-__device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* keys, int n, int k, bool few) {
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  if (tid == 0) {
-    r.low = r.least;
-    r.shift = 32 - __clz(static_cast<int>(r.most - r.least));  // 32: a span of all 32 bits
-    r.need = k, r.equal = n;
-  }
-  __syncthreads();
-  while (r.equal != r.need && r.shift > 0 && !(few && r.equal <= kFew)) {
-    const std::uint32_t low = r.low, shift = r.shift, next = shift > 10 ? shift - 10 : 0;
-    for (int i = tid; i < kBins; i += kRankThreads) r.hist[i] = 0;
+// Writes what mark_chunk(base, own) marks of every chunk, in order.
+template <typename F>
+__device__ __forceinline__ void write_chunks(Ranker& r, int n, int first, std::int32_t* out, F&& mark_chunk) {
+  int written = 0;
+  for (int base = 0; base < n; base += kChunk) {
+    const int own = min(n - base, kChunk);
+    __syncthreads();  // the histogram, or the chunk before, has been read
+    mark_chunk(base, own);
     __syncthreads();
-    for_keys(keys, n, [&](int, std::uint32_t key) {
-      if (Ranker::in(key, low, shift)) atomicAdd(&r.hist[key - low >> next], 1);
-    });
-    __syncthreads();
-    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that the exclusive scan counts what is above.
-    int own[kBinsEach], total = 0;
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) total += own[i] = r.hist[kBins - 1 - kBinsEach * tid - i];
-    const int up_to = warp_inclusive_scan(total);
-    if (lane == kWarp - 1) r.per_warp[0][warp] = up_to;
-    const int need = r.need;
-    __syncthreads();
-    int before = up_to - total;
-    for (int w = 0; w < warp; ++w) before += r.per_warp[0][w];
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) {
-      if (before < need && before + own[i] >= need) {
-        r.low = low + (static_cast<std::uint32_t>(kBins - 1 - kBinsEach * tid - i) << next);
-        r.shift = next;
-        r.need = need - before;
-        r.equal = own[i];
-      }
-      before += own[i];
-    }
-    __syncthreads();
+    topk::write_marked(r.mask(), own, r.of_warps, written, [&](int at, int i) { out[at] = first + base + i; });
+    if (base + kChunk < n)
+      written += __reduce_add_sync(~0u, threadIdx.x % kWarp < kRankWarps ? r.of_warps[threadIdx.x % kWarp] : 0);
   }
 }
 
-// Writes indices in order, for any number of keys. Each warp has a range of them, which it reads twice: it counts what it
-// will write, and writes behind what the warps before it write. One range for all warps needs the block's barriers for
-// every 256 keys: 100 us for 32K.
-__device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int each = (n + kRankThreads - 1) / kRankThreads * kWarp, begin = min(n, warp * each),
-            end = min(n, begin + each);
-  const int skip = r.equal - r.need;  // equals that are left out, the first ones
-  int above = 0, same = 0;
-  for (int i = begin + lane; i < end; i += kWarp) above += r.above(keys[i]), same += r.within(keys[i]);
-  above = __reduce_add_sync(~0u, above), same = __reduce_add_sync(~0u, same);
-  if (lane == 0) r.per_warp[0][warp] = above, r.per_warp[1][warp] = same;
-  __syncthreads();
-  int above_before = 0, same_before = 0;
-  for (int w = 0; w < warp; ++w) above_before += r.per_warp[0][w], same_before += r.per_warp[1][w];
-  int at = above_before + max(0, same_before - skip);
-  for (int base = begin; base < end; base += kWarp) {
-    const bool there = base + lane < end;
-    const std::uint32_t key = there ? keys[base + lane] : 0;
-    const bool equal = there && r.within(key);
-    const unsigned before = (1u << lane) - 1, equals = __ballot_sync(~0u, equal);
-    const bool taken = there && (r.above(key) || (equal && same_before + __popc(equals & before) >= skip));
-    const unsigned takens = __ballot_sync(~0u, taken);
-    if (taken) out[at + __popc(takens & before)] = first_page + base + lane;
-    same_before += __popc(equals), at += __popc(takens);
-  }
-  __syncthreads();
-}
-
-// For few keys: taken in any order, candidates at the threshold compared, then sorted.
-__device__ inline void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
-                                 std::int32_t* out) {
-  static_assert(3 * kFew <= kBins);
-  const int tid = threadIdx.x;
-  int* taken = r.hist;
-  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, index: equals by their index
-  if (tid == 0) r.n_out = r.n_candidates = 0;
-  __syncthreads();
-  const std::uint32_t low = r.low;
-  const bool compare = r.equal != r.need;
-  for_keys(keys, n, [&](int i, std::uint32_t key) {
-    if (key < low) return;
-    if (compare && r.within(key)) {
-      candidates[atomicAdd(&r.n_candidates, 1)] = static_cast<std::uint64_t>(key) << 32 | static_cast<unsigned>(i);
-    } else {
-      taken[atomicAdd(&r.n_out, 1)] = i;
-    }
-  });
-  __syncthreads();
-  if (compare) {
-    if (tid < r.equal) {
-      const std::uint64_t own = candidates[tid];
-      int rank = 0;
-      for (int i = 0; i < r.equal; ++i) rank += candidates[i] > own;
-      if (rank < r.need) taken[atomicAdd(&r.n_out, 1)] = static_cast<int>(own);
-    }
-    __syncthreads();
-  }
-  if (tid >= k) return;
-  const int own = taken[tid];
-  int rank = 0;
-  for (int i = 0; i < k; ++i) rank += taken[i] < own;
-  out[rank] = first_page + own;
-}
-
-__device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
+// Writes first + the indices of the k largest of keys[0, n), ascending. Called by all threads, once one of them has set
+// Ranker::least and most to bounds of the keys. Keys are in shared or device memory, 16-byte aligned.   Requires k <= n
+__device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first,
                                            std::int32_t* out) {
-  const bool few = k <= kFew;
-  find_threshold(r, keys, n, k, few);
-  if (few && (r.equal == r.need || r.equal <= kFew)) {
-    write_few(r, keys, n, k, first_page, out);
-  } else {
-    write_in_order(r, keys, n, first_page, out);
+  using topk::Range;
+  const RankTeam team;
+  topk::Threshold t{Range::of(r.least, r.most), Range::of(0, static_cast<std::uint32_t>(n - 1)), k, n, n};
+  if (threadIdx.x == 0) r.n_rivals = 0;
+  topk::search(team, r.histogram, t, n <= kChunk ? kFew : 0,
+               [&](auto&& f) { for_keys(keys, n, [&](int i, std::uint32_t key) { f(key, i, 1); }); });
+  write_chunks(r, n, first, out, [&](int base, int own) {
+    const topk::Rivals rivals = r.rivals();
+    topk::mark<RankTeam>(r.mask(), own, [&](int from) {
+      const uint4 four = *reinterpret_cast<const uint4*>(keys + base + from);
+      const std::uint32_t of[4] = {four.x, four.y, four.z, four.w};
+      return topk::take_four(team, t, rivals, kFew, of, base + from, {0, n},
+                             [&](int j) { return topk::rank_of(of[j], base + from + j); });
+    });
+    if (t.exact()) return;
+    __syncthreads();
+    rivals.take(team, t, 0, r.mask(), nullptr);
+  });
+}
+
+// Benchmarks: as write_best(), an injected selection for a step of `length` tokens. Called behind a barrier.
+__device__ inline void write_injected(Ranker& r, const topk::Walk& walk, int n, int k, int first, std::int32_t* out) {
+  write_chunks(r, n, first, out, [&](int base, int own) {
+    for (int i = threadIdx.x; i < (own + 31) / 32; i += kRankThreads) r.mask()[i] = 0;
+    __syncthreads();
+    walk.mark<kRankThreads>(k, base, own, r.mask());
+  });
+}
+
+// ---- the selection of a KV head's units
+
+// A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
+struct Weights {
+  float scale, top;
+  __device__ __forceinline__ Weights(const SelectionPlan& plan, std::uint32_t best)
+      : scale(pools_logs(plan.scores.pool) ? 1.0f : plan.scores.alpha),
+        top(best == 0 ? -INFINITY : fminf(scale * value_of_key(best), 3.4028235e38f)) {}
+  __device__ __forceinline__ float of(std::uint32_t key) const {
+    if (key == 0 || top == -INFINITY) return 0;
+    return __expf(fminf(fmaf(scale, value_of_key(key), -top), 60.0f));
   }
+};
+
+// A KV head's candidates, whose keys are known.
+struct KeyedUnits {
+  Candidates of;
+  std::int64_t index;       // slot_index
+  int length;               // tokens at the step selected for
+  bool ranked = false;      // ids go from the best unit on, one each
+  std::uint32_t fixed = 0;  // key of sinks and window as one more unit of the softmax; 0: they are not part of it
+};
+
+// Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
+// DeviceCache::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
+// keys: of all units; overwrites those of the speculative selection.
+__device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
+                                            std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
+  constexpr std::uint32_t kSpeculative = 1;  // no score has this key
+  __shared__ float of_warps[3][kRankWarps];
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const std::int32_t* speculative = s.selection.ids[1] + at.index * s.max_listed;
+  const int n_speculative = s.selection.n[1][at.index],
+            own = speculative[min(tid, s.max_listed - 1)];  // both at once, early
+  const Weights weights(plan, max(best, at.fixed));
+  float all = tid == 0 ? weights.of(at.fixed) : 0.0f, attended = all, missing = 0;
+  for_keys(keys, at.of.n, [&](int, std::uint32_t key) { all += weights.of(key); });
+  __syncthreads();
+  for (int i = tid; i < n_speculative; i += kRankThreads) {
+    const int id = i == tid ? own : speculative[i], u = id / at.of.each - at.of.first;
+    if (id % at.of.each == 0 && u >= 0 && u < at.of.n) attended += weights.of(keys[u]), keys[u] = kSpeculative;
+  }
+  bool any = false;
+  __syncthreads();
+  for (int i = tid; i < at.of.n_select; i += kRankThreads) {
+    const std::uint32_t key = keys[selected[i] - at.of.first];
+    if (key == kSpeculative) continue;
+    any = true, missing += weights.of(key);
+  }
+  all = warp_sum(all), missing = warp_sum(missing), attended = warp_sum(attended);
+  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing, of_warps[2][warp] = attended;
+  any = __syncthreads_or(any);
+  if (tid == 0) {
+    all = missing = attended = 0;
+    for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
+    const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
+                held = plan.gate.kind == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
+    s.selection.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
+  }
+}
+
+// How many selected units are better than the i-th.
+__device__ inline int rank_of(const Candidates& of, const std::uint32_t* keys, const std::int32_t* units, int i) {
+  const auto rank = [&](int j) { return topk::rank_of(keys[units[j] - of.first], units[j]); };
+  const std::uint64_t own = rank(i);
+  int better = 0;
+  for (int j = 0; j < of.n_select; ++j) better += rank(j) > own;
+  return better;
+}
+
+// Writes the selection, ascending or ranked, and for this step the mass that the speculative selection lacks. Overwrites
+// keys.   units: [max_listed], scratch; or, where units have one id each and are not ranked, the selection itself
+__device__ __forceinline__ void write_units(const DeviceCache& s, const SelectionPlan& plan, SelectWhen when,
+                                            const KeyedUnits& at, std::uint32_t* keys, std::int32_t* units,
+                                            Ranker& ranker) {
+  const Candidates& of = at.of;
+  write_best(ranker, keys, of.n, of.n_select, of.first, units);
+  if (when == SelectWhen::kNow && by_mass(plan)) {
+    __syncthreads();
+    compute_missing_mass(s, plan, at, ranker.most, keys, units);
+  }
+  if (plan.injected.turnover >= 0) {
+    __syncthreads();
+    const topk::Walk walk(of.n, of.n_select, at.length, plan.injected.turnover, plan.region.n_select / of.each,
+                          static_cast<std::uint32_t>(at.index));
+    write_injected(ranker, walk, of.n, of.n_select, of.first, units);
+  }
+  std::int32_t* ids = s.selection.ids[static_cast<int>(when)] + at.index * s.max_listed;
+  const int n_ids = of.n_select * of.each;
+  if (units != ids) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_ids; i += kRankThreads)
+      ids[at.ranked ? rank_of(of, keys, units, i) : i] = units[i / of.each] * of.each + i % of.each;
+  }
+  if (threadIdx.x == 0) s.selection.n[static_cast<int>(when)][at.index] = n_ids;
 }
 
 }  // namespace mneme::cuda

@@ -5,6 +5,7 @@
 
 #include "src/offload/list_dim.cuh"
 #include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
-constexpr int kBinBits = 10, kBins = 1 << kBinBits, kBinsEach = kBins / kThreads;
 constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
@@ -74,76 +74,28 @@ __device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& 
 
 // ---- the best units
 
+using topk::rank_of;
+constexpr int kBins = topk::kBins, kBinsEach = kBins / kThreads;
+using ListTeam = topk::Team<kThreads>;
+
 struct Ranker {
-  alignas(16) int tokens[kBins], units[kBins];
-  int of_warps[2][kWarps];
+  topk::Histogram<ListTeam, true> histogram;  // tokens, and units
+  int of_warps[kWarps];
   std::uint32_t least, most;  // bounds of the keys
-  // Candidates have ranks from `low` on; those in [low, low + 2^shift) are `n_in` units, of which `need` tokens are
-  // wanted.
-  std::uint64_t low;
-  int shift, need, n_in;
-  int n;  // candidates
-  __device__ static bool in(std::uint64_t rank, std::uint64_t low, int shift) {
-    return rank >= low && (shift >= 64 || (rank - low) >> shift == 0);
-  }
+  int n;                      // candidates
 };
 
-// Score and index, all distinct; larger is better.
-__device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, int unit) {
-  return static_cast<std::uint64_t>(key) << 32 | static_cast<std::uint32_t>(unit);
-}
-
-// Exclusive scan over the thread block. Called by all threads.
-__device__ __forceinline__ int block_exclusive_scan(int own, int (&of_warps)[kWarps]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int up_to = warp_inclusive_scan(own);
-  if (lane == kWarp - 1) of_warps[warp] = up_to;
-  __syncthreads();
-  int before = up_to - own;
-  for (int w = 0; w < warp; ++w) before += of_warps[w];
-  __syncthreads();
-  return before;
-}
-
-// Sets Ranker::low: ranks from it on have at least `wanted` tokens, and at most kFew units more than needed for that.
-__device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16_t* sizes, int n, int wanted) {
-  const int tid = threadIdx.x;
-  if (tid == 0) {
-    r.low = rank_of(r.least, 0);
-    r.shift = 64 - __clzll(static_cast<long long>(rank_of(r.most - r.least, -1)));
-    r.need = wanted, r.n_in = n;
-  }
-  __syncthreads();
-  while (r.n_in > kFew && r.shift > 0) {
-    const std::uint64_t low = r.low;
-    const int shift = r.shift, next = max(shift - kBinBits, 0), need = r.need;
-    for (int i = tid; i < kBins; i += kThreads) r.tokens[i] = r.units[i] = 0;
-    __syncthreads();
-    for (int u = tid; u < n; u += kThreads) {
-      const std::uint64_t rank = rank_of(keys[u], u);
-      if (!Ranker::in(rank, low, shift)) continue;
-      const auto bin = static_cast<int>((rank - low) >> next);
-      atomicAdd(&r.tokens[bin], static_cast<int>(sizes[u]));
-      atomicAdd(&r.units[bin], 1);
-    }
-    __syncthreads();
-    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that the exclusive scan counts what is above.
-    const int top = kBins - 1 - kBinsEach * tid;
-    int own = 0;
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) own += r.tokens[top - i];
-    int before = block_exclusive_scan(own, r.of_warps[0]);
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) {
-      const int here = r.tokens[top - i];
-      if (before < need && before + here >= need) {
-        r.low = low + (static_cast<std::uint64_t>(top - i) << next);
-        r.shift = next, r.need = need - before, r.n_in = r.units[top - i];
-      }
-      before += here;
-    }
-    __syncthreads();
-  }
+// Least rank of candidates: they have at least `wanted` of all `total` tokens, and are at most kFew units more than
+// needed for that.
+__device__ std::uint64_t find_low(Ranker& r, const std::uint32_t* keys, const std::uint16_t* sizes, int n, int wanted,
+                                  int total) {
+  using topk::Range;
+  topk::Threshold t{Range::of(r.least, r.most), Range::of(0, static_cast<std::uint32_t>(n - 1)), wanted, total, n};
+  topk::search(ListTeam{}, r.histogram, t, kFew, [&](auto&& f) {
+    for (int u = threadIdx.x; u < n; u += kThreads) f(keys[u], u, sizes[u]);
+  });
+  __syncthreads();  // the histogram has been read
+  return rank_of(t.keys.low, static_cast<int>(t.indices.low));
 }
 
 // Sorted candidates. In shared memory, unless more may be attended than fits: where tokens have no cache slots, a
@@ -163,16 +115,17 @@ __host__ __device__ int most_sorted(const DeviceCache& s) {
   return ((most < s.index.lists.max_units ? most : s.index.lists.max_units) + 1) / 2 * 2;
 }
 
-// Sorts units from Ranker::low on, best first. A unit's rank is the number of better ones: all in the parts of the
+// Sorts units of rank `low` and better, best first. A unit's rank is the number of better ones: all in the parts of the
 // range above its own, and some in its part. A prompt's budget may give thousands of units, too many for all-pairs
 // comparison.
-__device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t* keys, const std::uint16_t* sizes,
-                           const std::int32_t* list_ends, int n) {
+__device__ void sort_units(Ranker& r, std::uint64_t low, const Sorted& sorted, const std::uint32_t* keys,
+                           const std::uint16_t* sizes, const std::int32_t* list_ends, int n) {
   const int tid = threadIdx.x;
-  const std::uint64_t low = r.low, top = rank_of(r.most, n - 1);
-  const int shift = max(0, 64 - __clzll(static_cast<long long>(top - low)) - kBinBits);
+  const std::uint64_t top = rank_of(r.most, n - 1);
+  const int shift = max(0, 64 - __clzll(static_cast<long long>(top - low)) - topk::kBinBits);
   const auto bin_of = [&](std::uint64_t rank) { return static_cast<int>((top - rank) >> shift); };
-  int *begins = r.tokens, *left = r.units;  // of the parts, best first: start, and units without a rank yet
+  auto *begins = reinterpret_cast<int*>(r.histogram.weights()),  // of the parts, best first: start, and
+      *left = reinterpret_cast<int*>(r.histogram.counts());      // units without a rank yet
   for (int i = tid; i < kBins; i += kThreads) left[i] = 0;
   __syncthreads();
   for (int u = tid; u < n; u += kThreads) {
@@ -183,7 +136,7 @@ __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t*
   int in_bins = 0;
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) in_bins += left[tid * kBinsEach + i];
-  int before = block_exclusive_scan(in_bins, r.of_warps[0]);
+  int before = topk::block_exclusive_scan(in_bins, r.of_warps);
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) begins[tid * kBinsEach + i] = before, before += left[tid * kBinsEach + i];
   if (tid == kThreads - 1) r.n = before;
@@ -202,7 +155,7 @@ __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t*
     int above = begins[bin];
 #pragma unroll 4
     for (int j = above; j < stop; ++j) above += sorted.ranks[j] > own;
-    const auto unit = static_cast<std::int32_t>(own & 0xffffffffu);
+    const int unit = topk::index_of(own);
     sorted.units[above] = unit;
     sorted.starts[above] = unit == 0 ? 0 : __ldcg(list_ends + unit - 1);
   }
@@ -210,7 +163,7 @@ __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t*
   const int each = (m + kThreads - 1) / kThreads, begin = min(m, tid * each), end = min(m, begin + each);
   int own = 0;
   for (int i = begin; i < end; ++i) own += sizes[sorted.units[i]];
-  int at = block_exclusive_scan(own, r.of_warps[0]);
+  int at = topk::block_exclusive_scan(own, r.of_warps);
   for (int i = begin; i < end; ++i) sorted.ends[i] = at += sizes[sorted.units[i]];
   __syncthreads();
 }
@@ -240,23 +193,6 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
   }
 }
 
-// Benchmarks: keys for which `turnover` of the selected units differ from the previous selection. They follow a
-// permutation, so that none returns soon.
-__device__ void inject_keys(const SelectionPlan& plan, int made, std::int64_t index, int n, double selected_ids,
-                            std::uint32_t* keys, Ranker& r) {
-  const auto m = static_cast<unsigned>(n >= 256 ? n / 128 * 128 : n);  // constant over many steps
-  const unsigned step = m % 7919 == 0 ? 7907 : 7919;
-  const auto begin =
-      static_cast<unsigned>(static_cast<std::uint64_t>(
-                                static_cast<double>(made) * static_cast<double>(plan.injected.turnover) * selected_ids +
-                                static_cast<double>(hash_random(static_cast<std::uint32_t>(index), 7) % m)) %
-                            m);
-  for (int u = static_cast<int>(m + threadIdx.x); u < n; u += kThreads) keys[u] = 0;
-  for (unsigned j = threadIdx.x; j < m; j += kThreads) keys[(begin + j) % m * step % m] = m - j;
-  if (threadIdx.x == 0) r.least = 0, r.most = m;
-  __syncthreads();
-}
-
 // Selections that a layer has made, for benchmarks; at every step, its length.
 __device__ __forceinline__ int selections_before(const DeviceCache& s, const RowOfSlots& r, int layer) {
   return s.selection.kept == nullptr ? r.length : __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].n_made);
@@ -268,21 +204,18 @@ __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share&
                                 const std::uint16_t* sizes, void* rest, Ranker& ranker) {
   const PageRegion region = region_of(p.s, r.plan, p.layer, r.seq_slot, r.length);
   const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.plan.region.n_select));
-  if (r.plan.injected.turnover >= 0 && at.n > 0)
-    inject_keys(r.plan, selections_before(p.s, r, p.layer), at.index, at.n,
-                static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
+  if (r.plan.injected.turnover >= 0 && at.n > 0) {
+    const topk::Walk walk(at.n, 0, selections_before(p.s, r, p.layer), r.plan.injected.turnover,
+                          static_cast<double>(wanted) * at.n / max(total, 1), static_cast<std::uint32_t>(at.index));
+    walk.set_keys<kThreads>(at.n, keys, ranker);
+  }
   if (threadIdx.x == 0) p.s.selection.n[0][at.index] = wanted;
   if (wanted > 0) {
-    if (wanted == total) {
-      if (threadIdx.x == 0) ranker.low = rank_of(ranker.least, 0);
-      __syncthreads();
-    } else {
-      find_low(ranker, keys, sizes, at.n, wanted);
-    }
+    const std::uint64_t low = find_low(ranker, keys, sizes, at.n, wanted, total);
     const int most = most_sorted(p.s);
     const Sorted sorted(
         p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
-    sort_units(ranker, sorted, keys, sizes, p.s.index.lists.ends + at.index * p.s.index.lists.max_units, at.n);
+    sort_units(ranker, low, sorted, keys, sizes, p.s.index.lists.ends + at.index * p.s.index.lists.max_units, at.n);
     write_members(sorted, ranker.n, p.s.index.lists.members + at.index * p.s.index.lists.max_tokens, wanted,
                   p.s.selection.ids[0] + at.index * p.s.max_listed);
   }

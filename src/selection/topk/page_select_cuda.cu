@@ -12,15 +12,13 @@
 #include <type_traits>
 
 #include "src/selection/topk/block_topk.cuh"
-#include "src/selection/topk/missing_mass.cuh"
-#include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
+constexpr int kThreads = kSelectThreads;
 constexpr int kMaxBlocks = kMaxSelectBlocks;
 static_assert(kThreads == kRankThreads);
 constexpr int kStaticShared = 9 << 10;
@@ -37,17 +35,6 @@ struct Args {
   int max_boxes;
   float* scores;        // [clusters][blocks][group][width]; null: scores fit in shared memory
   std::int32_t* units;  // [clusters][max_listed]: selected pages, where these are selected as tokens
-};
-
-// A row's candidates, in pages.
-struct Candidates {
-  int each;  // ids of a page: its tokens, or 1
-  int first, n, n_select;
-  __device__ __forceinline__ Candidates(const SelectionPlan& plan, int length) {
-    const PageRegion region = page_region(plan, length);
-    each = plan.units.tokens == 1 ? plan.units.select_tokens : 1;
-    first = region.first / each, n = region.last / each - first, n_select = region.n_select / each;
-  }
 };
 
 // Positive (or negative) part of a fragment's two values. NaN stays in both.
@@ -133,7 +120,7 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
   const SlotSchedule schedule = r.plan.schedule;
   if (!r.sparse || r.plan.scores.by != p.scored) return;
   if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
-  const Candidates all(r.plan, r.length);
+  const Candidates all = candidates_of(r.plan, r.length);
   const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n, rank, p.blocks);
   const std::int64_t bytes = at.own * p.s.box_bytes(), piece = 8 * p.s.box_bytes();
   const std::byte* from = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * p.s.box_bytes();
@@ -141,33 +128,6 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
                  "r"(static_cast<std::uint32_t>(min(piece, bytes - at))));
 #endif
-}
-
-// Writes the selection of a KV head whose keys are in shared memory; one thread block.
-template <SelectWhen kWhen>
-__device__ __forceinline__ void write_selection(const Args& p, const RowOfSlots& r, const Candidates& all,
-                                                std::int64_t index, int cluster, std::uint32_t* keys, Ranker& ranker) {
-  const int when = static_cast<int>(kWhen);
-  std::int32_t* ids = p.s.selection.ids[when] + index * p.s.max_listed;
-  std::int32_t* units = all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed;
-  write_best(ranker, keys, all.n, all.n_select, all.first, units);
-  if constexpr (kWhen == SelectWhen::kNow) {
-    if (by_mass(r)) {
-      __syncthreads();
-      compute_missing_mass(p.s, r.plan, {index, all.first, all.n, all.n_select, all.each}, ranker.most, keys, units);
-    }
-  }
-  if (r.plan.injected.turnover >= 0) {
-    __syncthreads();
-    inject_units(r.plan, r.length, index, all.first, all.n, all.n_select, units);
-  }
-  const int n_ids = all.n_select * all.each;
-  if (all.each > 1) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < n_ids; i += kThreads) ids[i] = units[i / all.each] * all.each + i % all.each;
-  }
-  if (threadIdx.x == 0) p.s.selection.n[when][index] = n_ids;
-  __syncthreads();
 }
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
@@ -198,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
     } else {
       if (!r.sparse || !selects(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
     }
-    const Candidates all(r.plan, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
+    const Candidates all = candidates_of(r.plan, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
     if (all.n_select == 0) continue;
     const int kv_head = item % heads;
     const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n,
@@ -209,7 +169,10 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
     if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
     score_share<T, kDim, kWide, kWhen>(p, r.plan, all.first, at, scores, sums);
     pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
-    if (at.rank == 0) write_selection<kWhen>(p, r, all, at.index, cluster, keys, ranker);
+    if (at.rank > 0) continue;
+    std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
+    write_units(p.s, r.plan, kWhen, {all, at.index, r.length}, keys,
+                all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed, ranker);
   }
 }
 

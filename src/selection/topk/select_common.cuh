@@ -26,6 +26,16 @@ __device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlo
   return k.makes;
 }
 
+// What a KV head selects from: units first .. first + n - 1 of `each` ids, their tokens or one.
+struct Candidates {
+  int each, first, n, n_select;
+};
+__device__ __forceinline__ Candidates candidates_of(const SelectionPlan& plan, int length) {
+  const PageRegion region = page_region(plan, length);
+  const int each = plan.units.tokens == 1 ? plan.units.select_tokens : 1, first = region.first / each;
+  return {each, first, region.last / each - first, region.n_select / each};
+}
+
 // Merges (max, sum of exp(. - max)) with another pair.
 __device__ __forceinline__ void add_sum(float& max, float& sum, float other_max, float other_sum) {
   const float m = fmaxf(max, other_max);
@@ -207,13 +217,14 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
   return sort_key(most + __logf(total));
 }
 
-// Converts the block's scores to keys in the cluster's first block, one thread per unit.
-template <int kMost, typename Args>
+// Converts the block's scores to keys in the cluster's first block, whose `bounds` (least, most) get theirs; one thread
+// per unit. Called by all blocks.
+template <int kMost, typename Args, typename Bounds>
 __device__ __forceinline__ void pool_share(const Args& p, const SelectionPlan& plan, const Share& at,
-                                           const float* scores, const float* lse, std::uint32_t* keys,
-                                           std::uint32_t& least, std::uint32_t& most) {
+                                           const float* scores, const float* lse, std::uint32_t* keys, Bounds& bounds) {
   const bool logs = pools_logs(plan.scores.pool);
   const std::uint32_t to = address_in(keys + at.begin, 0);
+  std::uint32_t least = ~0u, most = 0;
 #pragma unroll 1
   for (int u = threadIdx.x; u < at.own; u += kSelectThreads) {
     float v[kMost];
@@ -227,10 +238,14 @@ __device__ __forceinline__ void pool_share(const Args& p, const SelectionPlan& p
     put(to + u * 4, key);
     least = min(least, key), most = max(most, key);
   }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (threadIdx.x % kWarp == 0)
+    put_least(address_in(&bounds.least, 0), least), put_most(address_in(&bounds.most, 0), most);
+  cluster_sync();
 }
 
-// From scores of the block's share to keys in the cluster's first block, whose `bounds` (least, most) get theirs. Called
-// by all blocks, whose warps have left their parts of the log-sum-exps.
+// From scores of the block's share to keys in the cluster's first block. Called by all blocks, whose warps have left
+// their parts of the log-sum-exps.
 template <bool kWide, typename Args, typename Bounds>
 __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan& plan, const Share& at,
                                              const float* scores, ClusterSums& s, std::uint32_t* keys, Bounds& bounds) {
@@ -239,32 +254,12 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan&
   cluster_sync();
   merge_sums(p, s.of_blocks, s.lse);
   __syncthreads();
-  std::uint32_t least = ~0u, most = 0;
   if constexpr (kWide) {
-    pool_share<kMaxSlotGroup>(p, plan, at, scores, s.lse, keys, least, most);
+    pool_share<kMaxSlotGroup>(p, plan, at, scores, s.lse, keys, bounds);
   } else if (p.group <= 4) {
-    pool_share<4>(p, plan, at, scores, s.lse, keys, least, most);
+    pool_share<4>(p, plan, at, scores, s.lse, keys, bounds);
   } else {
-    pool_share<8>(p, plan, at, scores, s.lse, keys, least, most);
-  }
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (threadIdx.x % kWarp == 0)
-    put_least(address_in(&bounds.least, 0), least), put_most(address_in(&bounds.most, 0), most);
-  cluster_sync();
-}
-
-// Benchmarks: k of n units, ascending, of which `turnover` differ from the previous step's. Unit j is one of the j-th
-// n / k candidates, and moves on to the next of these every 1 / turnover steps, so that none returns soon.
-__device__ __forceinline__ void inject_units(const SelectionPlan& plan, int length, std::int64_t index, int first,
-                                             int n, int k, std::int32_t* out) {
-  const auto width = static_cast<unsigned>(max(n / max(k, 1), 1));
-  const auto seed = static_cast<std::uint32_t>(index);
-  for (int j = threadIdx.x; j < k; j += blockDim.x) {
-    const std::uint32_t random = hash_random(seed, static_cast<std::uint32_t>(j));
-    const double phase = static_cast<double>(random) * 0x1p-32;
-    const auto moves =
-        static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(plan.injected.turnover) + phase);
-    out[j] = first + j * static_cast<int>(width) + static_cast<int>((random + moves) % width);
+    pool_share<8>(p, plan, at, scores, s.lse, keys, bounds);
   }
 }
 

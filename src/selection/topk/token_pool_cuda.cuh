@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/selection/topk/token_selection_cuda.cuh"
+#include "src/selection/topk/topk_cuda.cuh"
 
 namespace mneme::cuda::tokens {
 
@@ -223,23 +224,20 @@ __device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, 
 // sums are small, as bins of their logarithms would be.
 struct Bins {
   float low, scale, add, x_low, x_high;
-  int shift;
-  __device__ __forceinline__ float x_of(float v) const {  // NaN: the lowest
-    return fminf(fmaxf(fmaf(v - low, scale, add), x_low), x_high);
+  std::uint32_t shift;
+  // Bits of x, in the order of the values; NaN: the lowest.
+  __device__ __forceinline__ std::uint32_t key_of(float v) const {
+    return __float_as_uint(fminf(fmaxf(fmaf(v - low, scale, add), x_low), x_high));
   }
-  __device__ __forceinline__ int bin_of(float x) const {
-    return static_cast<int>((__float_as_uint(x) - __float_as_uint(x_low)) >> shift);
-  }
-  __device__ __forceinline__ float edge_of(int bin) const {
-    return __uint_as_float(__float_as_uint(x_low) + (static_cast<std::uint32_t>(bin) << shift));
-  }
+  __device__ __forceinline__ std::uint32_t least() const { return __float_as_uint(x_low); }
 };
 __device__ __forceinline__ Bins bins_of(const Args& p, const Totals& t) {
   Bins b;
   if (t.kind == Kind::kSums) {
     b.low = 0, b.scale = 1, b.add = 0;
     b.x_low = exp2_of(t.low - t.base) * 0.9999f, b.x_high = exp2_of(t.high - t.base) * static_cast<float>(p.group);
-    b.shift = max(0, 32 - 10 - __clz(static_cast<int>(__float_as_uint(b.x_high) - __float_as_uint(b.x_low))));
+    const int span = 32 - __clz(static_cast<int>(__float_as_uint(b.x_high) - __float_as_uint(b.x_low)));
+    b.shift = static_cast<std::uint32_t>(max(0, span - topk::kBinBits));
   } else {
     const float range = t.high - t.low;
     b.low = t.low, b.scale = range > 0 && range < INFINITY ? 1.0f / range : 0.0f, b.add = 1;

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "src/selection/topk/token_lists_cuda.cuh"
-#include "src/selection/topk/token_topk_cuda.cuh"
+#include "src/selection/topk/token_mass_cuda.cuh"
+#include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
 namespace {
@@ -33,26 +34,32 @@ struct Of {
   static constexpr int kStep = 4 * kThreads;  // tokens per block and iteration
 };
 constexpr int kStaticShared = 24 << 10;  // at most
+constexpr int kMaxBlocks = kMaxSelectBlocks;
+constexpr int kFew = 1024;  // rivals per KV head
+
+// Shared memory of each thread block.
+template <int kWarps>
+struct Selection {
+  std::uint64_t rivals[kFew];
+  topk::Histogram<topk::Team<kWarps * kWarp, kMaxBlocks>> histogram;
+  Totals totals;
+  Weighed of_mass_warps[kWarps], of_blocks[kMaxBlocks];  // where the gate compares missing mass
+  RowInfo info;
+  int of_warps[kWarps];
+  std::uint32_t n_rivals;
+  int n_before, injected_before;  // rivals that earlier blocks take; injected ones before
+  bool flagged;                   // with speculative selection: the KV head attends this step's selection
+};
+
+__host__ __device__ constexpr int share_of(int n, int blocks) {
+  return (n + blocks * kStage - 1) / (blocks * kStage) * kStage;
+}
 
 // What a thread block selects in one pass: of tokens [0, n) the best k. It has tokens begin + [0, own), of which those
 // from `skip` on are candidates.
 struct Pass {
   bool next;  // for the next step
   int n, k, begin, own, skip;
-};
-
-// The bin of the k-th best of a KV head, counts of all blocks and of those before this one, and its edges.
-struct Border {
-  Found coarse, fine;
-  int bin;
-  float in, sure;  // candidates are from `in` on, tokens from `sure` on are taken for certain
-  bool whole;      // all of the bin is taken
-  __device__ __forceinline__ int need(int k) const { return k - coarse.above - fine.above; }
-  __device__ __forceinline__ bool few() const { return fine.here <= kFew; }
-  // Tokens that the blocks before this one take for certain.
-  __device__ __forceinline__ int first() const {
-    return coarse.above_before + fine.above_before + (whole ? fine.here_before : 0);
-  }
 };
 
 // A thread block's part in the selections of a KV head. The phases of a pass are called by the whole block, in the order
@@ -64,12 +71,14 @@ template <SelectPasses kSelectPasses, bool kLists>
 struct Block {
   static constexpr int kThreads = Of<kSelectPasses>::kThreads, kWarps = Of<kSelectPasses>::kWarps,
                        kStep = Of<kSelectPasses>::kStep;
+  using Team = topk::Team<kThreads, kMaxBlocks>;
   const Args& p;
   Selection<kWarps>& sel;
   float* values;
   std::uint32_t *mask, *injected, *there;
   std::int32_t* tables;
-  int blocks, kept, rank, item, row, kv_head;
+  Team team;
+  int kept, item, row, kv_head;
   std::int64_t index;
 
   __device__ __forceinline__ bool needed() const { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); }
@@ -100,15 +109,15 @@ struct Block {
     a.next = kSelectPasses == SelectPasses::kNext ||
              (kSelectPasses == SelectPasses::kBoth && info.speculative && (pass == 0) != info.by_mass);
     a.n = a.next ? info.n : info.n_now, a.k = a.next ? info.n_select : info.n_select_now;
-    const int each = share_of(a.n, blocks);
-    a.begin = min(a.n, rank * each), a.own = min(a.n - a.begin, each), a.skip = info.skip - a.begin;
+    const int each = share_of(a.n, team.blocks);
+    a.begin = min(a.n, team.rank * each), a.own = min(a.n - a.begin, each), a.skip = info.skip - a.begin;
     return a;
   }
   // A pass that selects nothing.
   __device__ __forceinline__ void skip_pass(int pass) {
     const RowInfo& info = sel.info;
     if (pass > 0 || !info.speculative) return;
-    if (info.by_mass && rank == 0 && threadIdx.x == 0) p.s.selection.mass[index] = 0;
+    if (info.by_mass && team.rank == 0 && threadIdx.x == 0) p.s.selection.mass[index] = 0;
     __syncthreads();
     read_gate();
     __syncthreads();
@@ -126,7 +135,8 @@ struct Block {
   __device__ __forceinline__ Bins count_values(const Pass& a) {
     const int tid = threadIdx.x;
     const RowInfo& info = sel.info;
-    const std::uint32_t one = gridDim.y;  // a constant would become the increment, which takes one address at a time
+    const int one =
+        static_cast<int>(gridDim.y);  // a constant would become the increment, which takes one address at a time
     const float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + a.begin;
     // Four loads are in flight while the previous four are pooled; with a single head these are later tokens.
     const int per = p.group == 1 ? 4 * kStep : kStep;
@@ -141,17 +151,17 @@ struct Block {
       }
     };
     load(4 * tid);
-    for (int i = tid; i < kBins; i += kThreads) sel.bins[i] = 0;
+    sel.histogram.clear();
     if (info.turnover >= 0)
       for (int i = tid; i < (a.own + 31) / 32; i += kThreads) injected[i] = 0;
-    if (tid == 0) sel.n_candidates = 0, sel.n_before = 0, sel.injected_before = 0;
+    if (tid == 0) sel.n_rivals = 0, sel.n_before = 0, sel.injected_before = 0;
     total<kWarps>(p, info, item, a.n, sel.totals);
     const Bins bins = bins_of(p, sel.totals);
     const auto count = [&](int i, const float4& four) {
       const float of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (i + j >= a.skip && i + j < a.own) atomicAdd(&sel.bins[bins.bin_of(bins.x_of(of[j]))], one);
+        if (i + j >= a.skip && i + j < a.own) sel.histogram.add(bins.key_of(of[j]) - bins.least() >> bins.shift, one);
     };
 #pragma unroll 1
     for (int at = 4 * tid; at < a.own; at += per) {
@@ -179,115 +189,62 @@ struct Block {
     return bins;
   }
 
-  // Counts of 32 bins at a time to every block, then of the single bins where the k-th best is.
-  __device__ __forceinline__ Border find_border(const Pass& a, const Bins& bins, int pass) {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-#pragma unroll
-    for (int part = 2 * warp; part < kWarp; part += 2 * kWarps) {
-      const std::uint32_t x = __reduce_add_sync(~0u, sel.bins[part * kWarp + lane]),
-                          y = __reduce_add_sync(~0u, sel.bins[part * kWarp + kWarp + lane]);
-      if (lane < blocks) {
-        const std::uint32_t to = address_in(&sel.coarse[rank][part], lane);
-        put(to, x), put(to + 4, y);
-      }
-    }
-    cluster_arrive();
-    if (kSelectPasses == SelectPasses::kBoth && a.next && pass == 0 && warp == 0) read_gate();
-    if (sel.info.turnover >= 0)
-      inject_mask<kThreads>(sel.info, a.n, a.k, index, a.begin, a.own, injected, sel.injected_before);
-    cluster_wait();
-    Border border;
-    border.coarse = find_part(sel.coarse, blocks, rank, a.k);
-    for (int b = warp; b < blocks; b += kWarps)
-      sel.fine[b][lane] = get(address_in(&sel.bins[border.coarse.part * kWarp + lane], b));
-    __syncthreads();
-    border.fine = find_part(sel.fine, blocks, rank, a.k - border.coarse.above);
-    border.bin = border.coarse.part * kWarp + border.fine.part;
-    border.whole = border.need(a.k) == border.fine.here;
-    border.in = bins.edge_of(border.bin), border.sure = border.whole ? border.in : bins.edge_of(border.bin + 1);
-    return border;
+  // The threshold among the bits of values: one bin of them.
+  __device__ __forceinline__ topk::Threshold find_border(const Pass& a, const Bins& bins, int pass) {
+    topk::Threshold t{{bins.least(), bins.shift}, {0, 32}, a.k, 0, 0};
+    topk::find_bin(team, sel.histogram, t, t.keys, bins.shift, [&] {
+      if (kSelectPasses == SelectPasses::kBoth && a.next && pass == 0 && threadIdx.x < kWarp) read_gate();
+      if (sel.info.turnover >= 0) inject(a);
+    });
+    return t;
+  }
+  __device__ void inject(const Pass& a) {
+    const RowInfo& info = sel.info;
+    const topk::Walk walk(a.n - info.skip, a.k, info.length, info.turnover, info.n_injected,
+                          static_cast<std::uint32_t>(index));
+    const int before = __reduce_add_sync(~0u, walk.mark<kThreads>(a.k, a.begin - info.skip, a.own, injected));
+    if (threadIdx.x % kWarp == 0 && before > 0) atomicAdd(&sel.injected_before, before);
   }
 
-  // Marks what is taken for certain; sends the candidates, where they are few, to every block.
-  __device__ __forceinline__ void take_certain(const Pass& a, const Bins& bins, const Border& border) {
-    auto* bytes = reinterpret_cast<std::uint8_t*>(mask);
-#pragma unroll 1
-    for (int i = 4 * threadIdx.x; i < (a.own + kStage - 1) / kStage * kStage; i += kStep) {  // a warp has a whole stage
-      unsigned taken = 0, candidates = 0;
-      if (i < a.own) {
-        const float4 four = four_at(a, i);
-        const float of[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float x = bins.x_of(of[j]);
-          if (i + j < a.skip || i + j >= a.own) continue;
-          taken |= (x >= border.sure ? 1u : 0u) << j;
-          candidates |= (x >= border.in ? 1u : 0u) << j;
-        }
-        candidates &= ~taken;
-        if (candidates != 0 && border.few()) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            if ((candidates >> j & 1) != 0) send_candidate(rank_of(of[j], a.begin + i + j), border);
-        }
-      }
-      taken |= __shfl_down_sync(~0u, taken, 1) << 4;
-      if (threadIdx.x % 2 == 0) bytes[i / 8] = static_cast<std::uint8_t>(taken);
-    }
-    cluster_sync();
-  }
-  __device__ __forceinline__ void send_candidate(std::uint64_t own_rank, const Border& border) {
-    const int to = border.fine.here_before + static_cast<int>(atomicAdd(&sel.n_candidates, 1u));
-    for (int b = 0; b < blocks; ++b)
-      put(address_in(&sel.rivals[to], b), float2{__uint_as_float(static_cast<std::uint32_t>(own_rank)),
-                                                 __uint_as_float(static_cast<std::uint32_t>(own_rank >> 32))});
+  // Marks what is taken for certain; sends the rivals, where they are few, to every block.
+  __device__ __forceinline__ void take_certain(const Pass& a, const Bins& bins, const topk::Threshold& t) {
+    const topk::Rivals rivals{sel.rivals, &sel.n_rivals};
+    topk::mark<Team>(mask, a.own, [&](int i) {
+      const float4 four = four_at(a, i);
+      const float of[4] = {four.x, four.y, four.z, four.w};
+      const std::uint32_t keys[4] = {bins.key_of(of[0]), bins.key_of(of[1]), bins.key_of(of[2]), bins.key_of(of[3])};
+      return topk::take_four(team, t, rivals, kFew, keys, i, {a.skip, a.own},
+                             [&](int j) { return topk::rank_of(sort_key(of[j]), a.begin + i + j); });
+    });
+    team.sync();
   }
 
-  // Marks the best of the candidates. Returns how many candidates the blocks before this one take.
-  __device__ __forceinline__ int take_candidates(const Pass& a, const Bins& bins, const Border& border) {
-    const int need = border.need(a.k);
-    if (border.whole) return 0;
-    if (!border.few()) return take_candidates_by_radix(a, bins, border);
-    const int before = border.fine.here_before, stop = before + static_cast<int>(sel.n_candidates);
-    for (int i = threadIdx.x; i < stop; i += kThreads) {  // its own, and those that are in front of what it writes
-      const std::uint64_t mine = sel.rivals[i];
-      int above = 0;
-#pragma unroll 8
-      for (int j = 0; j < border.fine.here; ++j) above += sel.rivals[j] > mine;
-      if (above >= need) continue;
-      if (i < before) {
-        atomicAdd(&sel.n_before, 1);
-      } else {
-        set_bit(mask, position_of(mine) - a.begin);
-      }
-    }
+  // Marks the best of the rivals. Returns how many tokens the blocks before this one take.
+  __device__ __forceinline__ int take_rivals(const Pass& a, const Bins& bins, const topk::Threshold& t) {
+    if (t.exact()) return t.first();
+    if (t.n > kFew) return t.before + search_rivals(a, bins, t);
+    topk::Rivals{sel.rivals, &sel.n_rivals}.take(team, t, a.begin, mask, &sel.n_before);
     __syncthreads();
-    return sel.n_before;
+    return t.before + sel.n_before;
   }
-  __device__ __forceinline__ int take_candidates_by_radix(const Pass& a, const Bins& bins, const Border& border) {
-    const auto for_candidates = [&](auto&& f) {
+  // Where many tokens have (nearly) equal values.
+  __device__ __forceinline__ int search_rivals(const Pass& a, const Bins& bins, const topk::Threshold& border) {
+    const auto for_rivals = [&](auto&& f) {
       for (int i = 4 * threadIdx.x; i < a.own; i += kStep) {
         const float4 four = four_at(a, i);
         const float of[4] = {four.x, four.y, four.z, four.w};
-        for (int j = 0; j < 4; ++j) {
-          const float x = bins.x_of(of[j]);
-          if (i + j >= a.skip && i + j < a.own && x >= border.in && x < border.sure) f(rank_of(of[j], a.begin + i + j));
-        }
+        for (int j = 0; j < 4; ++j)
+          if (i + j >= a.skip && i + j < a.own && border.keys.has(bins.key_of(of[j])))
+            f(sort_key(of[j]), a.begin + i + j, 1);
       }
     };
-    const std::uint64_t least = least_rank(blocks, border.need(a.k), sel, for_candidates);
-    if (threadIdx.x == 0) sel.n_taken = 0;
-    __syncthreads();
-    for_candidates([&](std::uint64_t r) {
-      if (r < least) return;
-      set_bit(mask, position_of(r) - a.begin);
-      atomicAdd(&sel.n_taken, 1u);
+    topk::Threshold t{{0, 32}, topk::Range::of(0, static_cast<std::uint32_t>(a.n)), border.need, border.here, border.n};
+    topk::search(team, sel.histogram, t, 0, for_rivals);
+    for_rivals([&](std::uint32_t key, int i, int) {
+      if (t.within(key, i) || t.above(key, i)) topk::set_bit(mask, i - a.begin);
     });
-    cluster_sync();
-    const int lane = threadIdx.x % kWarp,
-              before = __reduce_add_sync(~0u, lane < rank ? static_cast<int>(get(address_in(&sel.n_taken, lane))) : 0);
-    cluster_sync();
-    return before;
+    team.sync();  // this block's histogram has been read
+    return t.first();
   }
 
   // Share of this step's selection that the speculative selection lacks, to DeviceCache::mass; then the gate.
@@ -299,17 +256,17 @@ struct Block {
     __syncthreads();
     for (int k = tid; k < n_speculative; k += kThreads) {
       const int i = __ldcg(speculative + k) - from;
-      if (i >= 0 && i < a.own) set_bit(there, i);
+      if (i >= 0 && i < a.own) topk::set_bit(there, i);
     }
     __syncthreads();
     const Weighed w = weigh<kThreads>(TokenWeight(sel.info, sel.totals.kind), a.skip, a.own, mask, there,
                                       sel.of_mass_warps, [&](int i) { return four_at(a, i); });
-    if (tid < blocks) {
-      const std::uint32_t to = address_in(&sel.of_blocks[rank], tid);
+    if (tid < team.blocks) {
+      const std::uint32_t to = address_in(&sel.of_blocks[team.rank], tid);
       put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
     }
     cluster_sync();
-    if (tid == 0) p.s.selection.mass[index] = missing_mass(sel.of_blocks, blocks);  // equal in every block
+    if (tid == 0) p.s.selection.mass[index] = missing_mass(sel.of_blocks, team.blocks);  // equal in every block
     __syncthreads();
     read_gate();
   }
@@ -320,24 +277,17 @@ struct Block {
     const int tid = threadIdx.x;
     const RowInfo& info = sel.info;
     const bool injects = info.turnover >= 0;
-    const auto* halves = reinterpret_cast<const std::uint16_t*>(injects ? injected : mask);
-    const int n_halves = (a.own + 15) / 16, some = (n_halves + kThreads - 1) / kThreads,
-              from = min(n_halves, tid * some), to = min(n_halves, from + some);
-    int mine = 0;
-    for (int i = from; i < to; ++i) mine += __popc(halves[i]);
-    int at = (injects ? sel.injected_before : first) + block_exclusive_scan(mine, sel.of_warps);
     const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.selection.ids[when] + index * p.s.max_listed;
     const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
     std::int32_t* listed = p.s.slots.listed + index * p.s.max_listed + info.base + info.skip;  // after the sinks
-    for (int i = from; i < to; ++i)
-      for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1) {
-        const int bit = __ffs(static_cast<int>(bits)) - 1;
-        if constexpr (kLists)
-          if (lists) listed[at] = tables[i / 2] * kKvPageTokens + i % 2 * 16 + bit;
-        out[at++] = info.base + a.begin + i * 16 + bit;
-      }
-    if (rank == 0 && tid == 0) p.s.selection.n[when][index] = a.k;
+    topk::write_marked(injects ? injected : mask, a.own, sel.of_warps, injects ? sel.injected_before : first,
+                       [&](int at, int i) {
+                         if constexpr (kLists)
+                           if (lists) listed[at] = tables[i / kKvPageTokens] * kKvPageTokens + i % kKvPageTokens;
+                         out[at] = info.base + a.begin + i;
+                       });
+    if (team.rank == 0 && tid == 0) p.s.selection.n[when][index] = a.k;
   }
 };
 
@@ -363,8 +313,8 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
   grid_dependency_wait();
   cluster_begun();
   const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, kv_head);
-  Block<kSelectPasses, kLists> block{p,      sel,  values, mask, injected, there,   tables,
-                                     blocks, kept, rank,   item, row,      kv_head, index};
+  Block<kSelectPasses, kLists> block{p,    sel,  values, mask,    injected, there, tables, {blocks, rank},
+                                     kept, item, row,    kv_head, index};
   for (int pass = 0; pass < 2; ++pass) {
     if (!block.has_pass(pass)) break;
     const Pass a = block.pass_of(pass);
@@ -373,9 +323,9 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
       continue;
     }
     const Bins bins = block.count_values(a);
-    const Border border = block.find_border(a, bins, pass);
+    const topk::Threshold border = block.find_border(a, bins, pass);
     block.take_certain(a, bins, border);
-    const int first = border.first() + block.take_candidates(a, bins, border);
+    const int first = block.take_rivals(a, bins, border);
     if (info.by_mass && !a.next) block.compute_missing_mass(a);
     block.write_selected(a, first);
   }

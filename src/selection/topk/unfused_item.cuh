@@ -52,10 +52,9 @@ struct UnfusedArgs {
 };
 
 // Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
-struct Item {
+struct Item : Candidates {
   SelectionPlan plan;
   int seq_slot, kv_head, length, stored;  // tokens at the step selected for, and stored by now
-  int each, first, n, n_select;
   std::int64_t index;
   bool ranked;   // selected units are listed from the best
   bool goes_on;  // the previous step's selection is there
@@ -84,11 +83,7 @@ __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int nu
   item.plan = r.plan, item.seq_slot = r.seq_slot, item.goes_on = !r.reset;
   item.stored = r.length;
   item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-  const PageRegion region = page_region(r.plan, item.length);
-  item.each = r.plan.units.tokens == 1 ? r.plan.units.select_tokens : 1;
-  item.first = region.first / item.each;
-  item.n = region.last / item.each - item.first;
-  item.n_select = region.n_select / item.each;
+  static_cast<Candidates&>(item) = candidates_of(r.plan, item.length);
   item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
   // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
   item.ranked = item.each == 1 && r.plan.schedule == SlotSchedule::kKept && r.plan.units.tokens == 1;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "src/selection/topk/block_topk.cuh"
-#include "src/selection/topk/missing_mass.cuh"
 #include "src/selection/topk/unfused_item.cuh"
 
 namespace mneme::cuda {
@@ -86,18 +85,6 @@ __device__ inline std::uint32_t* pool_units(const UnfusedArgs& p, const Item& it
   return keys;
 }
 
-// How many selected units are better than the i-th.
-__device__ inline int rank_of(const Item& item, const std::uint32_t* keys, const std::int32_t* units, int i) {
-  const int own = units[i];
-  const std::uint32_t key = keys[own - item.first];
-  int rank = 0;
-  for (int j = 0; j < item.n_select; ++j) {
-    const std::uint32_t other = keys[units[j] - item.first];
-    rank += other > key || (other == key && units[j] > own);
-  }
-  return rank;
-}
-
 // SelectionPlan::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that
 // the step before attended (hold_units() of decode_selection.cc).   units: scratch
 __device__ inline void hold_units(const UnfusedArgs& p, const Item& item, std::uint32_t* keys, std::int32_t* units,
@@ -129,24 +116,8 @@ __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, s
                                        const HeadSums& sums, Ranker& ranker) {
   const bool holds = item.plan.hold > 0 && item.goes_on && p.s.selection.n[0][item.index] == item.n_select * item.each;
   if (holds) hold_units(p, item, keys, units, ranker);
-  write_best(ranker, keys, item.n, item.n_select, item.first, units);
-  __syncthreads();
-  if (by_mass(item.plan) && p.when == SelectWhen::kNow) {
-    compute_missing_mass(p.s, item.plan,
-                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key<kMost>(item, sums)},
-                         ranker.most, keys, units);
-    __syncthreads();
-  }
-  if (item.plan.injected.turnover >= 0) {
-    inject_units(item.plan, item.length, item.index, item.first, item.n, item.n_select, units);
-    __syncthreads();
-  }
-  const auto when = static_cast<int>(p.when);
-  std::int32_t* out = p.s.selection.ids[when] + item.index * p.s.max_listed;
-  const int n_ids = item.n_select * item.each;
-  for (int i = threadIdx.x; i < n_ids; i += kScoreThreads)
-    out[item.ranked ? rank_of(item, keys, units, i) : i] = units[i / item.each] * item.each + i % item.each;
-  if (threadIdx.x == 0) p.s.selection.n[when][item.index] = n_ids;
+  const std::uint32_t fixed = by_mass(item.plan) ? fixed_key<kMost>(item, sums) : 0;
+  write_units(p.s, item.plan, p.when, {item, item.index, item.length, item.ranked, fixed}, keys, units, ranker);
 }
 
 // ---- by a cluster: each thread block pools a share of the units and writes keys to the first block, which ranks them
@@ -200,11 +171,7 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
   if (logs && item.plan.scores.whole_attention != 0 && tid < item.n_scored)
     s.sums.all[tid] = with_fixed(s.sums.all[tid], s.sums.fixed[tid]);
   __syncthreads();
-  std::uint32_t least = ~0u, most = 0;
-  pool_share<kMost>(c, item.plan, at, scores, s.sums.all, keys, least, most);
-  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-  if (tid % kWarp == 0) put_least(address_in(&s.ranker.least, 0), least), put_most(address_in(&s.ranker.most, 0), most);
-  cluster_sync();
+  pool_share<kMost>(c, item.plan, at, scores, s.sums.all, keys, s.ranker);
   if (at.rank == 0) write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
 }
 

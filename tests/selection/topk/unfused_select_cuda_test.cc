@@ -196,6 +196,32 @@ TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
         }
 }
 
+// More tokens than a thread block marks at once, than are compared one by one, and (60,011) than fit its shared memory;
+// many of them equal, or all.
+TEST_F(CudaUnfusedSelectTest, SelectsFromLongContexts) {
+  std::mt19937 rng(7);
+  for (const std::int32_t budget : {128 + 150, 128 + 5000}) {
+    World w({.head_dim = 64,
+             .group = 2,
+             .kv_heads = 1,
+             .seq_slots = 1,
+             .max_pages = 1900,
+             .budget = budget,
+             .single = true,
+             .slots = false,
+             .score = SlotScore::kKeys},
+            21, 1);
+    for (const std::int32_t length : {16384 + 128, 16384 + 133, 2 * 16384 + 129, 60011})
+      for (const int largest : {0, 1, 2}) {
+        fill_slots_cuda(0, length, w.plan(), w.v, w.pages(), 0, 0, context());
+        const auto q = queries(w, rng, largest);
+        run(w, rows_of(w, length, 1), SelectWhen::kNow);
+        const Selection want = by_keys(w, 0, 0, length, q.data());
+        ASSERT_EQ(selected_units(w, 0, 0), want.ids) << length << ", budget " << budget << ", queries to " << largest;
+      }
+  }
+}
+
 // A token with a non-finite key, and its page, are selected only when nothing else is left.
 TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
   std::mt19937 rng(5);
