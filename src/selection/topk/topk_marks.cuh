@@ -61,6 +61,7 @@ struct Rivals {
 template <typename Team, typename F>
 __device__ __forceinline__ unsigned take_four(const Team& team, const Threshold& t, const Rivals& rivals, int few,
                                               const std::uint32_t (&keys)[4], int i, int2 bounds, F&& rank_of) {
+  if (max(max(keys[0], keys[1]), max(keys[2], keys[3])) < t.keys.low) return 0;  // most
   unsigned taken = 0;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
