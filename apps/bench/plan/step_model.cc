@@ -14,7 +14,7 @@ namespace {
 
 // Seconds, from the decode records of one H200 (bench/results, builds up to 238e294).
 constexpr double kLayer = 31e-6;             // launches of a layer; what is left of full attention at 2K
-constexpr double kLayerPortable = 60e-6;     // by kernels compiled for 80-virtual (m9-portable-h200)
+constexpr double kLayerPortable = 41e-6;     // by kernels compiled for 80-virtual (m9-portable-h200)
 constexpr double kLayerRow = 1.5e-6;         // of each sequence beyond what it reads (m8-batch-h200, full)
 constexpr double kRegion = 4.7e-6;           // sinks and window by page tables, not by ranges
 constexpr double kSelectRow = 2e-6;          // of each sequence, of a layer that selects
