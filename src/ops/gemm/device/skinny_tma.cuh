@@ -41,20 +41,10 @@ struct TmaShape {
   static_assert(kStageSlabs % F::kSlabs == 0 && kStageSteps <= 256 && kOctets <= kWarp);
 };
 
-struct TmaRing {
-  std::uint32_t data, full, empty;  // shared addresses; 8-byte mbarriers, one per stage
-  int stages, stage = 0, before = 0;
-  std::uint32_t parity = 0, parity_before = 0;
-  __device__ __forceinline__ void advance() {
-    before = stage, parity_before = parity;
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 #if __CUDA_ARCH__ >= 900
 // Requests the weights of a stage, and says how much x there will be.
 template <typename F, typename S>
-__device__ __forceinline__ void request_weights(const SkinnyProblem& p, const SkinnyWalk& walk, const TmaRing& ring,
+__device__ __forceinline__ void request_weights(const SkinnyProblem& p, const SkinnyWalk& walk, const SkinnyRing& ring,
                                                 int slot) {
   const int lane = threadIdx.x % kWarp;
   const std::uint32_t full = ring.full + slot * 8;
@@ -70,7 +60,7 @@ __device__ __forceinline__ void request_weights(const SkinnyProblem& p, const Sk
 
 // x, unlike weights, stays in the L2 cache.
 template <typename S>
-__device__ __forceinline__ void request_x(const CUtensorMap& map, int piece, const TmaRing& ring, int slot) {
+__device__ __forceinline__ void request_x(const CUtensorMap& map, int piece, const SkinnyRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
@@ -328,7 +318,7 @@ __device__ __forceinline__ void finish_sums(const SkinnyProblem& p, int unit, fl
 #if __CUDA_ARCH__ >= 900
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename F, typename S, typename Refill>
-__device__ __forceinline__ void consume_tma(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
+__device__ __forceinline__ void consume_tma(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
                                             int* last, const Refill& refill) {
   __shared__ __align__(16) std::uint32_t zeros[16];
   if (S::kOne && threadIdx.x < 16) zeros[threadIdx.x] = 0;
@@ -380,7 +370,7 @@ __device__ __forceinline__ void consume_tma(const SkinnyProblem& p, TmaRing& rin
 // warps call refill() once a stage: in turns it requests the stage before the ring's.
 //   weights(walk, slot), x(piece, slot)  request a stage, called by whole warps
 template <int kWarps, typename Weights, typename X, typename Consume>
-__device__ __forceinline__ void run_ring(const SkinnyProblem& p, const TmaRing& ring, float* scale,
+__device__ __forceinline__ void run_ring(const SkinnyProblem& p, const SkinnyRing& ring, float* scale,
                                          const Weights& weights, const X& x, const Consume& consume) {
   const int warp = threadIdx.x / kWarp;
   SkinnyWalk fill(p), first(p);
@@ -415,7 +405,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
   __shared__ float scale[S::kColumns];
   __shared__ int last;
-  TmaRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
+  SkinnyRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
   if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kWarps);
   __syncthreads();
   launch_dependents();

@@ -50,7 +50,7 @@ struct WgmmaShape {
 // Requests the weights of a stage, and says how much x there will be. One box for all octets: a copy each costs 70 cycles.
 template <typename S>
 __device__ __forceinline__ void request_box(const SkinnyProblem& p, const CUtensorMap& map, const SkinnyWalk& walk,
-                                            const TmaRing& ring, int slot) {
+                                            const SkinnyRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   const std::uint32_t full = ring.full + slot * 8, to = ring.data + slot * S::kStageBytes + S::kXBytes;
   const int word = walk.piece * (S::kOctetBytes / S::kWordBytes), tile = walk.tile();
@@ -63,7 +63,7 @@ __device__ __forceinline__ void request_box(const SkinnyProblem& p, const CUtens
 }
 
 template <typename S>
-__device__ __forceinline__ void request_permuted(const SkinnyProblem& p, int piece, const TmaRing& ring, int slot) {
+__device__ __forceinline__ void request_permuted(const SkinnyProblem& p, int piece, const SkinnyRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    ring.data + slot * S::kStageBytes),
@@ -229,7 +229,7 @@ __device__ __forceinline__ void finish_tile(const SkinnyProblem& p, int unit, fl
 
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename F, typename S, typename Refill>
-__device__ __forceinline__ void consume_wgmma(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
+__device__ __forceinline__ void consume_wgmma(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
                                               int* last, const Refill& refill) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   WgmmaRows<F, S> rows;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(WgmmaShape<F, kColumns>::kThreads, WgmmaShape<
   __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
   __shared__ float scale[S::kColumns];
   __shared__ int last;
-  TmaRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
+  SkinnyRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
   if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, S::kWarps);
   __syncthreads();
   launch_dependents();

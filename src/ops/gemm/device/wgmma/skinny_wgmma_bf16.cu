@@ -25,7 +25,7 @@ struct Shape {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Requests the weights of a stage, and says how much x there will be.
 __device__ __forceinline__ void request_rows(const SkinnyProblem& p, const CUtensorMap& map, const SkinnyWalk& walk,
-                                             const TmaRing& ring, int slot) {
+                                             const SkinnyRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   const std::uint32_t full = ring.full + slot * 8, to = ring.data + slot * Shape::kStageBytes + Shape::kXBytes;
   const int column = walk.piece * Shape::kStageColumns, tile = walk.tile();
@@ -38,7 +38,7 @@ __device__ __forceinline__ void request_rows(const SkinnyProblem& p, const CUten
 }
 
 // x, unlike weights, stays in the L2 cache.
-__device__ __forceinline__ void request_columns(const CUtensorMap& map, int piece, const TmaRing& ring, int slot) {
+__device__ __forceinline__ void request_columns(const CUtensorMap& map, int piece, const SkinnyRing& ring, int slot) {
   if (threadIdx.x % kWarp != 0) return;
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
@@ -49,7 +49,7 @@ __device__ __forceinline__ void request_columns(const CUtensorMap& map, int piec
 
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename Refill>
-__device__ __forceinline__ void consume_rows(const SkinnyProblem& p, TmaRing& ring, float* sums, const float* scale,
+__device__ __forceinline__ void consume_rows(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
                                              int* last, const Refill& refill) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float c[Shape::kLaneSums] = {};
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   __shared__ int last;
   const std::uint32_t skew =
       (Shape::kSwizzleBytes - shared_address(memory) % Shape::kSwizzleBytes) % Shape::kSwizzleBytes;
-  TmaRing ring{shared_address(memory) + skew, shared_address(full), shared_address(empty), p.stages};
+  SkinnyRing ring{shared_address(memory) + skew, shared_address(full), shared_address(empty), p.stages};
   if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, Shape::kWarps);
   __syncthreads();
   launch_dependents();
