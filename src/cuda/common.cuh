@@ -269,8 +269,17 @@ __device__ __forceinline__ int warp_inclusive_scan(int v) {
   return v;
 }
 
-// Exclusive prefix sums of pairs over a thread block of kWarps warps, whose own sums are then in of_warps. Called by
-// every thread.
+// Exclusive prefix sums over a thread block of kWarps warps, whose own sums are then in of_warps: a barrier precedes its
+// next use. Called by every thread.
+template <int kWarps>
+__device__ __forceinline__ int block_exclusive_scan(int own, int (&of_warps)[kWarps]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int up_to = warp_inclusive_scan(own);
+  if (lane == kWarp - 1) of_warps[warp] = up_to;
+  __syncthreads();
+  return up_to - own + __reduce_add_sync(~0u, lane < warp ? of_warps[lane] : 0);
+}
+// The same of pairs.
 template <int kWarps>
 __device__ __forceinline__ int2 block_exclusive_scan(int2 own, int2 (&of_warps)[kWarps]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

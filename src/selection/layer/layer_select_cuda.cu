@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/cuda/block_reduce.cuh"
 #include "src/cuda/bulk_copy.cuh"
 #include "src/offload/device_cache_cuda.cuh"
 #include "src/ops/attention/head_dims_cuda.h"
@@ -193,17 +194,6 @@ __device__ void inject_keys(float turnover, int layer, int made, int n, int n_se
   if (n == 0) return;
   const topk::Walk walk(n, n_select, made, turnover, n_select, static_cast<std::uint32_t>(layer));
   walk.set_keys<kRankThreads>(n, keys, r);
-}
-
-__device__ double block_sum(double v, double (&parts)[kRankWarps]) {
-#pragma unroll
-  for (int i = kWarp / 2; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  double sum = 0;
-  for (int w = 0; w < kRankWarps; ++w) sum += parts[w];
-  return sum;
 }
 
 struct SelectArgs {

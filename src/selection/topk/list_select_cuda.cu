@@ -136,7 +136,7 @@ __device__ void sort_units(Ranker& r, std::uint64_t low, const Sorted& sorted, c
   int in_bins = 0;
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) in_bins += left[tid * kBinsEach + i];
-  int before = topk::block_exclusive_scan(in_bins, r.of_warps);
+  int before = block_exclusive_scan(in_bins, r.of_warps);
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) begins[tid * kBinsEach + i] = before, before += left[tid * kBinsEach + i];
   if (tid == kThreads - 1) r.n = before;
@@ -163,7 +163,7 @@ __device__ void sort_units(Ranker& r, std::uint64_t low, const Sorted& sorted, c
   const int each = (m + kThreads - 1) / kThreads, begin = min(m, tid * each), end = min(m, begin + each);
   int own = 0;
   for (int i = begin; i < end; ++i) own += sizes[sorted.units[i]];
-  int at = topk::block_exclusive_scan(own, r.of_warps);
+  int at = block_exclusive_scan(own, r.of_warps);
   for (int i = begin; i < end; ++i) sorted.ends[i] = at += sizes[sorted.units[i]];
   __syncthreads();
 }

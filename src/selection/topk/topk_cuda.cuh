@@ -42,16 +42,6 @@ __device__ __forceinline__ void set_bit(std::uint32_t* mask, int i) {
   atomicOr(&mask[i / 32], 1u << i % 32);
 }
 
-// Exclusive scan over the thread block. A barrier precedes the next use of of_warps.
-template <int kWarps>
-__device__ __forceinline__ int block_exclusive_scan(int own, int (&of_warps)[kWarps]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int up_to = warp_inclusive_scan(own);
-  if (lane == kWarp - 1) of_warps[warp] = up_to;
-  __syncthreads();
-  return up_to - own + __reduce_add_sync(~0u, lane < warp ? of_warps[lane] : 0);
-}
-
 // ---- the threshold
 
 // [low, low + 2^shift), for values from the low of the first range on: what goes beyond 2^32 are values below that.
