@@ -172,9 +172,9 @@ class PagePool {
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
   // Memory for copy_blocks(), not initialised. Errors  kResource.
   HostMemory host_memory(std::size_t bytes) const;
-  // Copies blocks to places of `host`, or back, of page_bytes() each, and ends with end_layer(). Where on_device(), async: ordered before whatever
-  // this pool's copies and kernels do later; before the host looks at what was copied, or overwrites what is copied
-  // from, wait().
+  // Copies blocks to places of `host`, or back, of page_bytes() each, and ends with end_layer(). Where on_device(), async:
+  // ordered before whatever this pool's copies and kernels do later; before the host looks at what was copied, or
+  // overwrites what is copied from, wait().
   void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, BlocksGo go) const;
   void wait() const {
     if (memory_ != nullptr) memory_->wait();

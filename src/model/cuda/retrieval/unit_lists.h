@@ -31,8 +31,8 @@ class CudaUnitLists {
 
   // The sequence slot gets another sequence, or units of another kind.
   void forget(std::int32_t seq_slot, const Stream& stream);
-  // Follows the partition. Keys are in `keys`. Enqueues on `stream` and the side
-  // stream; segments are collected for close_segments(). Errors  kResource: too many units.
+  // Follows the partition. Keys are in `keys`. Enqueues on `stream` and the side stream; segments are collected for
+  // close_segments(). Errors  kResource: too many units.
   void follow(const IndexedLayer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
               const Stream& stream);
   void close_segments(const KvTables& keys, const Stream& stream);
