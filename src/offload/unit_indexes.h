@@ -1,4 +1,5 @@
-// The index of units on the device: entries of consecutive tokens (boxes, 1-bit keys, ...), or lists with centroids. All arrays are [layers][seq slots][KV heads] first.
+// The index of units on the device: entries of consecutive tokens (boxes, 1-bit keys, ...), or lists with centroids. All
+// arrays are [layers][seq slots][KV heads] first.
 #pragma once
 
 #include <cstddef>

@@ -56,8 +56,8 @@ struct Rivals {
   }
 };
 
-// Bits of the keys of indices i to i + 3 that are taken, of [bounds.x, bounds.y); sends rivals, where at most `few` are within.
-// rank_of(j): the j-th key's.
+// Bits of the keys of indices i to i + 3 that are taken, of [bounds.x, bounds.y); sends rivals, where at most `few` are
+// within.   rank_of(j): the j-th key's
 template <typename Team, typename F>
 __device__ __forceinline__ unsigned take_four(const Team& team, const Threshold& t, const Rivals& rivals, int few,
                                               const std::uint32_t (&keys)[4], int i, int2 bounds, F&& rank_of) {

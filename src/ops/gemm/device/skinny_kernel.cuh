@@ -3,10 +3,10 @@
 // A thread block computes tiles of rows of w (16 for up to 8 rows of x, else 64) for all rows of x. Weights go through
 // a ring of bulk copies in shared memory, which is full before the preceding kernel has ended. A stage of the ring has
 // kStageSlabs slabs of 128 columns, and each of eight warps takes one slab of 16 or 32 rows. In turns, a warp that has
-// finished its slab refills the stage before (kOneWarpCopies; else all warps do): a ninth warp for that would cost every
-// warp a quarter of its registers. x goes from device memory to registers, some steps ahead: the warps that share a tile read different
-// columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to bf16 once for all rows
-// of x; sums of a group of 32 (or 16) columns are scaled in f32.
+// finished its slab refills the stage before (kOneWarpCopies; else all warps do): a ninth warp for that would cost
+// every warp a quarter of its registers. x goes from device memory to registers, some steps ahead: the warps that share
+// a tile read different columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to
+// bf16 once for all rows of x; sums of a group of 32 (or 16) columns are scaled in f32.
 //
 // Matrices with few tiles are split over K too (kernel parameter `splits`): each part stores its sums, and the part
 // that arrives last adds them up in order.
