@@ -13,6 +13,7 @@
 #include "src/ops/gemm/gemm_kernels.h"
 #include "src/ops/gemm/gemm_vnni_pairs-inl.h"
 #include "src/ops/gemm/quant.h"
+#include "src/ops/simd/cpu_isa.h"
 
 #if HWY_ARCH_X86_64
 
@@ -320,13 +321,11 @@ constexpr RowsKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Blo
 HWY_POP_ATTRIBUTES
 
 const TileKernel* bf16_tile_kernel() {
-  static const bool has_instruction = __builtin_cpu_supports("avx512bf16") != 0;
-  return has_instruction && highway_takes_avx512() ? &kTile : nullptr;
+  return kernels_may_use(CpuIsa::kAvx512Bf16) ? &kTile : nullptr;
 }
 
 const RowsKernel* vnni_rows_kernel(DType weights) {
-  static const bool has_instruction = __builtin_cpu_supports("avx512vnni") != 0;
-  if (!has_instruction || !highway_takes_avx512()) return nullptr;
+  if (!kernels_may_use(CpuIsa::kAvx512Vnni)) return nullptr;
   switch (weights) {
     case DType::kQ8_0:
       return &kKernel<BlockQ8_0, false>;

@@ -36,10 +36,6 @@ struct TileKernel {
   void (*convert)(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows);
 };
 
-// Whether Highway's selected target is AVX-512. Kernels that use instructions directly check it, so that tests which
-// select a lesser target get it everywhere.
-bool highway_takes_avx512();
-
 // f32; on every CPU.
 const TileKernel& f32_tile_kernel();
 // bf16; null where the CPU has no bf16 dot product.

@@ -2,6 +2,7 @@
 
 #include "src/base/check.h"
 #include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/simd/cpu_isa.h"
 
 #ifndef MNEME_HAVE_ONEDNN
 
@@ -186,7 +187,10 @@ void panel_gemm(const ConstTensorView& x, const Panel& panel, std::int64_t first
 }
 
 bool has_amx() {
-  static const bool amx = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  static const bool amx = [] {
+    if (permitted_cpu_isa() < CpuIsa::kAmx) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+    return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  }();
   return amx;
 }
 

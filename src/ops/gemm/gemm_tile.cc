@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/base/unchecked_loop.h"
 #include "src/ops/gemm/quant.h"
 #include "src/tensor/buffer.h"
 
@@ -23,17 +24,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::CappedTag<float, kMaxTileTokens / 2>;
 
-bool IsAvx512() {
-  return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
-}
-
 int TileTokens() {
   return 2 * static_cast<int>(hn::Lanes(F32()));
 }
 
 // kVectors vectors of tokens by kRows rows of weights, sums in registers.
 template <int kVectors, int kRows>
-HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_t k, Sums from, float* sums) {
+MNEME_UNCHECKED_LOOP inline void f32_tile(const float* packed, const float* const* w, std::int64_t k, Sums from,
+                                          float* sums) {
   const F32 d;
   const std::int64_t lanes = hn::Lanes(d);
   const std::int64_t tokens = 2 * lanes;
@@ -44,6 +42,7 @@ HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_
   for (std::int64_t j = 0; j < k; ++j) {
     hn::Vec<F32> x[kVectors];
     for (int c = 0; c < kVectors; ++c) x[c] = hn::Load(d, packed + j * tokens + c * lanes);
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const auto weight = hn::Set(d, w[r][j]);
       for (int c = 0; c < kVectors; ++c) sum[r][c] = hn::MulAdd(x[c], weight, sum[r][c]);
@@ -60,7 +59,12 @@ void TileGemm(const std::byte* packed, const std::byte* const* w, std::int64_t k
   constexpr int kRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 ? 4 : kTileRows;
   const auto* x = reinterpret_cast<const float*>(packed);
   const float* rows[kTileRows];
-  for (int r = 0; r < kTileRows; ++r) rows[r] = reinterpret_cast<const float*>(w[r]);
+  for (int r = 0; r < kTileRows; ++r) {
+    rows[r] = reinterpret_cast<const float*>(w[r]);
+    expect_addressable(rows[r], k * sizeof(float));
+  }
+  expect_addressable(packed, k * 2 * lanes * sizeof(float));
+  expect_addressable(sums, kTileRows * 2 * lanes * sizeof(float));
   for (int r = 0; r < kTileRows; r += kRows) {
     float* out = sums + r * 2 * lanes;
     if (n_tokens > lanes)
@@ -177,16 +181,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mneme {
 
-HWY_EXPORT(IsAvx512);
 HWY_EXPORT(TileTokens);
 HWY_EXPORT(TileGemm);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(WriteTiles);
 HWY_EXPORT(ConvertRow);
-
-bool highway_takes_avx512() {
-  return HWY_DYNAMIC_DISPATCH(IsAvx512)();
-}
 
 namespace {
 

@@ -21,6 +21,7 @@
 
 #include "src/base/check.h"
 #include "src/kv/kv_quant.h"
+#include "src/ops/simd/cpu_isa.h"
 
 namespace mneme {
 namespace {
@@ -290,8 +291,7 @@ void nearest_by(const std::int16_t* x, std::int64_t n, std::size_t dim, const Ce
 void nearest(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centroids& centroids,
              std::int32_t* cluster) {
 #if HWY_TARGET == HWY_AVX3
-  static const bool has_instruction = __builtin_cpu_supports("avx512vnni") != 0;
-  if (has_instruction) return nearest_by<true>(x, n, dim, centroids, cluster);
+  if (kernels_may_use(CpuIsa::kAvx512Vnni)) return nearest_by<true>(x, n, dim, centroids, cluster);
 #endif
   nearest_by<false>(x, n, dim, centroids, cluster);
 }

@@ -11,8 +11,8 @@
 
 #include <hwy/highway.h>
 
-#include "src/ops/gemm/gemm_kernels.h"
 #include "src/ops/gemm/gemm_vnni-inl.h"
+#include "src/ops/simd/cpu_isa.h"
 
 #if HWY_ARCH_X86_64
 
@@ -246,8 +246,7 @@ void scan(const float* q, const AttentionShape& shape, const std::byte* groups, 
 HWY_POP_ATTRIBUTES
 
 OneBitScan* one_bit_vnni_scan() {
-  static const bool has_instruction = __builtin_cpu_supports("avx512vnni") != 0;
-  return has_instruction && highway_takes_avx512() ? scan : nullptr;
+  return kernels_may_use(CpuIsa::kAvx512Vnni) ? scan : nullptr;
 }
 
 }  // namespace mneme

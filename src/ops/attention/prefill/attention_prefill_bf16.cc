@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "hwy/highway.h"
 #include "src/base/unchecked_loop.h"
+#include "src/ops/simd/cpu_isa.h"
 
 #if !defined(__clang__)
 // gcc 12's own intrinsics (its bug 105593)
@@ -31,9 +31,7 @@
 namespace mneme {
 
 bool has_avx512_bf16() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  // Checked at every call: tests limit Highway's targets, and that must disable this kernel too.
-  return has && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return kernels_may_use(CpuIsa::kAvx512Bf16);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // One tile of keys in f32 arithmetic, on any CPU, for keys and values in bf16 or f16.
 #include "src/ops/attention/prefill/attention_prefill_tile.h"
 
+#include "src/base/unchecked_loop.h"
 #include "src/ops/simd/fixed_width_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -60,14 +61,14 @@ constexpr int kMaxVecs =
 
 // n elements of 16 bits as f32.
 template <DType kDType>
-void expand(const std::byte* from, std::int32_t n, float* to) {
+MNEME_UNCHECKED_LOOP void expand(const std::byte* from, std::int32_t n, float* to) {
   const hn::CappedTag<float, 8> df;
   for (std::int32_t i = 0; i < n; i += static_cast<int>(hn::Lanes(df)))
     hn::StoreU(kDType == DType::kBF16 ? load_bf16(df, from + 2 * i) : load_f16(df, from + 2 * i), df, to + i);
 }
 
 template <DType kDType>
-void expand_tile(const KeyTile& tile, const KeyTile& following, const QueryTile& queries) {
+MNEME_UNCHECKED_LOOP void expand_tile(const KeyTile& tile, const KeyTile& following, const QueryTile& queries) {
   const std::int32_t head_dim = queries.head_dim;
   for (int n = 0; n < (tile.n + 3) / 4 * 4; ++n) {
     if (n < following.n)
@@ -79,7 +80,7 @@ void expand_tile(const KeyTile& tile, const KeyTile& following, const QueryTile&
 
 // Scores of kVecs vectors of lanes, starting at `lane`, with every key of the tile.
 template <int kVecs>
-HWY_NOINLINE void score(int n_tokens, int lane, const QueryTile& queries) {
+MNEME_UNCHECKED_LOOP HWY_NOINLINE void score(int n_tokens, int lane, const QueryTile& queries) {
   const DF df;
   const std::ptrdiff_t lanes = queries.n_lanes;
   const std::ptrdiff_t head_dim = queries.head_dim;
@@ -106,7 +107,7 @@ HWY_NOINLINE void score(int n_tokens, int lane, const QueryTile& queries) {
 }
 
 // Converts scores to probabilities relative to the new top, in place; one vector of lanes.
-void softmax(const KeyTile& tile, int lane, const QueryTile& queries) {
+MNEME_UNCHECKED_LOOP void softmax(const KeyTile& tile, int lane, const QueryTile& queries) {
   const DF df;
   const hn::RebindToSigned<DF> di;
   const VF nothing = hn::Set(df, -std::numeric_limits<float>::infinity());
@@ -143,7 +144,7 @@ void softmax(const KeyTile& tile, int lane, const QueryTile& queries) {
 
 // out = out * factor + values * probabilities for kVecs vectors of lanes, starting at `lane`.
 template <int kVecs>
-HWY_NOINLINE void weigh(int n_tokens, int lane, const QueryTile& queries) {
+MNEME_UNCHECKED_LOOP HWY_NOINLINE void weigh(int n_tokens, int lane, const QueryTile& queries) {
   const DF df;
   const std::ptrdiff_t lanes = queries.n_lanes;
   for (std::ptrdiff_t d = 0; d < queries.head_dim; d += 4) {
@@ -199,7 +200,26 @@ namespace mneme {
 
 HWY_EXPORT(attend_key_tile_simd);
 
+namespace {
+
+// Checks all memory that the unchecked loops access.
+void expect_addressable_tile(const KeyTile& tile, const QueryTile& queries) {
+  const std::size_t lane_bytes = queries.n_lanes * sizeof(float), head_dim = queries.head_dim;
+  const std::size_t n_rows = (tile.n + 3) / 4 * 4;
+  for (std::size_t r = 0; r < n_rows; ++r) expect_addressable(tile.rows[r], 4 * head_dim);
+  expect_addressable(queries.q, head_dim * lane_bytes);
+  for (const void* rows : {queries.keys, queries.values}) expect_addressable(rows, n_rows * head_dim * sizeof(float));
+  expect_addressable(queries.scores, n_rows * lane_bytes);
+  if (tile.masked)
+    for (const std::int32_t* lanes : {queries.first, queries.last}) expect_addressable(lanes, lane_bytes);
+  for (const float* lanes : {queries.top, queries.sum, queries.factor}) expect_addressable(lanes, lane_bytes);
+  expect_addressable(queries.out, head_dim * lane_bytes);
+}
+
+}  // namespace
+
 void attend_key_tile_f32(const KeyTile& tile, const KeyTile& following, const QueryTile& queries) {
+  expect_addressable_tile(tile, queries);
   HWY_DYNAMIC_DISPATCH(attend_key_tile_simd)(tile, following, queries);
 }
 
