@@ -61,7 +61,9 @@ std::int64_t activation_estimate(const ModelConfig& c, std::int64_t rows, std::i
   // f32: the residual and its norm; q, k, v and what was attended; gate, up and their product.
   const std::int64_t feed_forward = c.experts.n > 0 ? c.experts.n + 2 * c.hidden + 3 * c.experts.ffn : 3 * c.ffn;
   const std::int64_t row = 2 * c.hidden + 2 * q + 2 * kv + feed_forward;
-  return 4 * (rows * row + sequences * (c.vocab + c.hidden));
+  // Beside it the log-sum-exp of every head, positions and caches of the rows, and the lists of runs of a short prompt.
+  const std::int64_t lists = rows * (4 * c.n_heads + 16) + 4096;
+  return 4 * (rows * row + sequences * (c.vocab + c.hidden)) + lists;
 }
 
 }  // namespace mneme
