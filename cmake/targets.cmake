@@ -176,14 +176,35 @@ function(mneme_test_headers target room)
   target_compile_options(${target} PRIVATE -Wno-array-bounds)
 endfunction()
 
-# mneme_test(NAME [ALONE] SOURCES a.cc ... USES room ... [SHARDS n] [PROCESSORS n]): one GoogleTest program, its tests known to ctest by their own
+# Lesser instruction sets than this CPU's, as MNEME_CPU_ISA names them: forcing any other would change nothing.
+function(mneme_lesser_isas out)
+  set(lesser)
+  if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+    foreach(pair avx2:avx512f avx512:avx512_vnni avx512_vnni:avx512_bf16 avx512_bf16:amx_bf16)
+      string(REPLACE ":" ";" pair ${pair})
+      list(GET pair 0 isa)
+      list(GET pair 1 next)
+      if(flags MATCHES " ${next}( |$)")
+        list(APPEND lesser ${isa})
+      endif()
+    endforeach()
+  endif()
+  set(${out} ${lesser} PARENT_SCOPE)
+endfunction()
+
+# mneme_test(NAME [ALONE] SOURCES a.cc ... USES room ... [SHARDS n] [PROCESSORS n] [ISAS isa ...]): one GoogleTest program, its tests known to ctest by their own
 # names. With SHARDS it runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases
 # that share nothing, where starting a process for each takes longer than the cases do. PROCESSORS 2: tests whose threads
-# spin for each other; beside two others of them a benchmark of 5 s takes 37.
+# spin for each other; beside two others of them a benchmark of 5 s takes 37. ISAS: without sanitizers the
+# program runs once more under each of these limits (MNEME_CPU_ISA; NAME.avx2, ...) that is below this CPU: kernels of
+# machines that CI does not have.
+#
+# TIMEOUT ends what hangs. Beside four busy loops on two cores a test that computes for a minute takes four.
 function(mneme_test name)
-  cmake_parse_arguments(T "ALONE" "TIMEOUT;SHARDS;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
+  cmake_parse_arguments(T "ALONE" "TIMEOUT;SHARDS;PROCESSORS" "SOURCES;USES;LIBS;ISAS" ${ARGN})
   if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 300)
+    set(T_TIMEOUT 900)
   endif()
   if(NOT T_PROCESSORS)
     set(T_PROCESSORS 1)
@@ -202,8 +223,16 @@ function(mneme_test name)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     mneme_test_headers(${name} ${room})
   endif()
+  mneme_lesser_isas(lesser)
+  foreach(isa IN LISTS T_ISAS)
+    if(NOT MNEME_SANITIZE AND isa IN_LIST lesser)
+      add_test(NAME ${name}.${isa} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${name}.${isa} PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
+        ENVIRONMENT MNEME_CPU_ISA=${isa})
+    endif()
+  endforeach()
   if(NOT T_SHARDS)
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS})
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 300 PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS})
     return()
   endif()
   # Two threads that wait for each other (tests/test_threads.h) want two cores.

@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "src/server/metrics.h"
+#include "tests/progress.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 #include "tests/server/test_pass.h"
@@ -88,10 +88,8 @@ TEST(Device, ThatFailedAnswersWhatComesLater) {
     void on_event(GenerationEvent event) override {
       const std::lock_guard lock(mutex);
       if (event.failure) failures.push_back(*event.failure);
-      changed.notify_all();
     }
     std::mutex mutex;
-    std::condition_variable changed;
     std::vector<Failure> failures;
   };
   PassLog log;
@@ -111,8 +109,11 @@ TEST(Device, ThatFailedAnswersWhatComesLater) {
   log.fails = true;
   for (std::size_t i = 1; i <= 3; ++i) {
     ASSERT_TRUE(loop.submit({.prompt = {5, 6, 7}, .n = 2, .max_tokens = 4}, sink).has_value());
-    std::unique_lock lock(sink->mutex);
-    ASSERT_TRUE(sink->changed.wait_for(lock, std::chrono::seconds(60), [&] { return sink->failures.size() == i; }));
+    ASSERT_TRUE(wait_until([&] {
+      const std::scoped_lock lock(sink->mutex);
+      return sink->failures.size() == i;
+    }));
+    const std::scoped_lock lock(sink->mutex);
     EXPECT_EQ(sink->failures.back().message, kDeviceWords);
     EXPECT_EQ(sink->failures.back().error, ErrorKind::kDevice);
   }

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <stdexcept>
+
+#include "tests/progress.h"
 
 namespace mneme::server_test {
 
@@ -33,11 +36,7 @@ Client::Client(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-#if defined(__SANITIZE_THREAD__)
-  const timeval limit{.tv_sec = 600, .tv_usec = 0};  // a token takes a tenth of a second there
-#else
-  const timeval limit{.tv_sec = 60, .tv_usec = 0};
-#endif
+  const timeval limit{.tv_sec = 1, .tv_usec = 0};  // of one recv(); receive() repeats it while there is progress
   ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     ::close(fd_);
@@ -83,9 +82,20 @@ void Client::send_request(const std::string& method, const std::string& target, 
   send(bytes + "\r\n" + body);
 }
 
+std::ptrdiff_t Client::receive(void* buffer, std::size_t size, int flags) const {
+  std::ptrdiff_t n = -1;
+  wait_until(
+      [&] {
+        n = ::recv(fd_, buffer, size, flags);
+        return n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+      },
+      std::chrono::milliseconds(0));
+  return n;
+}
+
 bool Client::read_more() {
   char buffer[65536];
-  const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
+  const auto n = receive(buffer, sizeof buffer, 0);
   if (n <= 0) return false;
   unread_.append(buffer, n);
   return true;
@@ -99,7 +109,7 @@ bool Client::read_until(const std::string& text) {
 
 bool Client::ended() {
   char byte = 0;
-  return ::recv(fd_, &byte, 1, MSG_PEEK) <= 0;
+  return receive(&byte, 1, MSG_PEEK) <= 0;
 }
 
 Response Client::read_response(bool head_only) {

@@ -1,6 +1,7 @@
 // A client of a few lines that can do what a good one cannot: send half a request, go away in the middle of an answer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,8 @@ class Client {
 
  private:
   bool read_more();
+  // recv(), for as long as this process or one that it started makes progress; negative where none does.
+  std::ptrdiff_t receive(void* buffer, std::size_t size, int flags) const;
   int fd_ = -1;
   std::string unread_;
 };

@@ -306,7 +306,7 @@ TEST(Limits, AnOpenServerWithoutAKeyWarns) {
                                         "256",        "--threads", "1",  "--quiet"};
     command.insert(command.end(), more.begin(), more.end());
     cli_test::Running server(command);
-    EXPECT_TRUE(server.wait_for_output(10, 60));
+    EXPECT_TRUE(server.wait_for_output(10));
     ::kill(server.pid(), SIGTERM);
     const cli_test::Outcome outcome = server.wait();
     EXPECT_EQ(outcome.code, 0);

@@ -162,7 +162,7 @@ def main():
     try:
         line = server.stdout.readline()
         expect(line.startswith("listening on "), line)
-        client = openai.OpenAI(base_url=line.split()[-1] + "/v1", api_key="test-key", timeout=60)
+        client = openai.OpenAI(base_url=line.split()[-1] + "/v1", api_key="test-key", timeout=600)
         model = client.models.list().data[0].id
         expect(client.models.retrieve(model).id == model, model)
         check_completions(client, model)
@@ -171,7 +171,7 @@ def main():
         check_errors(openai, client, model)
     finally:
         server.terminate()
-        code = server.wait(timeout=60)
+        code = server.wait(timeout=600)
     expect(code == 0, "the server ended with %d" % code)
     print("openai %s: passed" % openai.__version__)
 

@@ -41,7 +41,7 @@ bool lives(pid_t pid) {
 
 struct Served : Running {
   explicit Served(std::vector<std::string> more, const Input& input = {}) : Running(with(std::move(more)), input) {
-    EXPECT_TRUE(wait_for_output(30, 120));
+    EXPECT_TRUE(wait_for_output(30));
     const std::string line = output();
     port = static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1)));
   }
@@ -122,7 +122,7 @@ TEST(Ranks, AKilledRankEndsRequestsAndTheServer) {
 TEST(Ranks, AStoppedRankEndsTheAnswerInTime) {
   const Input quick{.env = {{"MNEME_RANK_SECONDS", "1"}}};
   Running run(run_with({"-p", "Once", "-n", "1000", "--ignore-end", "--tensor-parallel-size", "2"}), quick);
-  ASSERT_TRUE(run.wait_for_output(1, 120));
+  ASSERT_TRUE(run.wait_for_output(1));
   const std::vector<pid_t> children = children_of(run.pid());
   ASSERT_EQ(children.size(), 1u);
   kill(children[0], SIGSTOP);
@@ -134,7 +134,7 @@ TEST(Ranks, AStoppedRankEndsTheAnswerInTime) {
 
 TEST(Ranks, AnInterruptEndsTheAnswerAndAllRanks) {
   Running run(run_with({"-p", "Once", "-n", "1000", "--ignore-end", "--tensor-parallel-size", "2"}));
-  ASSERT_TRUE(run.wait_for_output(1, 120));
+  ASSERT_TRUE(run.wait_for_output(1));
   const std::vector<pid_t> children = children_of(run.pid());
   ASSERT_EQ(children.size(), 1u);
   kill(children[0], SIGINT);  // a terminal sends it to all

@@ -48,7 +48,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 TEST(Readme, ItsCurlCommandsAreAnswered) {
   Running server({MNEME_BINARY, "serve", "-m", MNEME_MODEL_FILE, "--port", "0", "--quiet", "--no-pin"});
-  ASSERT_TRUE(server.wait_for_output(30, 60));
+  ASSERT_TRUE(server.wait_for_output(30));
   const std::string port = port_of(server.output());
   int n = 0, streamed = 0, retrieved = 0;
   for (std::string line : readme_commands()) {

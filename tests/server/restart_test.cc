@@ -6,10 +6,10 @@
 #include <chrono>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/apps/mneme/program.h"
+#include "tests/progress.h"
 
 namespace mneme::server_test {
 namespace {
@@ -43,7 +43,7 @@ struct Case {
 class DiskServer {
  public:
   DiskServer(const TempFolder& folder, const Case& c) : server_(command(folder, c)) {
-    started_ = server_.wait_for_output(30, 120);
+    started_ = server_.wait_for_output(30);
     const std::string line = server_.output();
     port_ = line.substr(line.rfind(':') + 1, line.find('\n') - line.rfind(':') - 1);
   }
@@ -101,8 +101,7 @@ void read_and_kill(const TempFolder& folder, const Case& c, double pages) {
   ASSERT_TRUE(server.started());
   const std::string answer = server.ask(folder, "What is the secret number of silver-harbour?");
   EXPECT_NE(answer.find("48213"), std::string::npos) << answer;
-  for (int i = 0; i < 6000 && server.metric("kv_disk_pages_written_total") < pages; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  wait_until([&] { return server.metric("kv_disk_pages_written_total") >= pages; }, std::chrono::milliseconds(10));
   EXPECT_GE(server.metric("kv_disk_pages_written_total"), pages);
   server.kill(SIGKILL);
   EXPECT_EQ(server.wait(), 128 + SIGKILL);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "tests/progress.h"
 #include "tests/server/http_client.h"
 
 namespace mneme::server_test {
@@ -46,12 +47,8 @@ double RunningServer::metric(const std::string& name) const {
 }
 
 bool RunningServer::idle() const {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (std::chrono::steady_clock::now() < end) {
-    if (metric("num_requests_running") == 0 && metric("num_requests_waiting") == 0) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return false;
+  return wait_until([&] { return metric("num_requests_running") == 0 && metric("num_requests_waiting") == 0; },
+                    std::chrono::milliseconds(2));
 }
 
 }  // namespace mneme::server_test

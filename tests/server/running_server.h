@@ -31,7 +31,7 @@ class RunningServer {
   // The value of a metric without further labels; fails the test where there is none.
   double metric(const std::string& name) const;
   std::vector<std::pair<std::string, std::string>> metric_headers;  // where a server asks for a key
-  // Waits until nothing runs or waits; false after 20 s.
+  // Waits until nothing runs or waits; false where it makes no progress.
   bool idle() const;
 
  private:

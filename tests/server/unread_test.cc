@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "src/server/http_server.h"
+#include "tests/progress.h"
 #include "tests/server/http_client.h"
 
 namespace mneme::server {
@@ -68,9 +69,7 @@ TEST(Unread, AClientThatDoesNotReadIsClosedOnAtMaxUnsentBytes) {
   Flood flood(0.001);
   Client client(flood.port());
   client.send_request("GET", "/");
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!flood.closed() && flood.written() < Flood::kPieces && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_until([&] { return flood.closed() || flood.written() >= Flood::kPieces; }, std::chrono::milliseconds(1));
   EXPECT_TRUE(flood.closed());
   // The system's own buffers of both sockets take some MiB more.
   EXPECT_LT(flood.written() * Flood::kPieceBytes, std::size_t{48} << 20);

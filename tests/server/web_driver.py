@@ -33,7 +33,7 @@ class Browser:
                 arguments.append("--no-sandbox")  # Chromium's refuses root
             self.session = self.call("POST", "/session", {"capabilities": {"alwaysMatch": {
                 "goog:chromeOptions": {"binary": browser, "args": arguments},
-                "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": {"script": 180000}}}})["sessionId"]
+                "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": {"script": 900000}}}})["sessionId"]
         except BaseException:
             self.close()
             raise
@@ -47,7 +47,7 @@ class Browser:
             self.driver.wait()
 
     def call(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1000)
         connection.request(method, path, None if body is None else json.dumps(body),
                            {"Content-Type": "application/json"})
         value = json.load(connection.getresponse())["value"]

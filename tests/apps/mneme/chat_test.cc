@@ -16,12 +16,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "apps/mneme/run/chat_command.h"
 #include "tests/apps/mneme/program.h"
+#include "tests/progress.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -229,36 +229,32 @@ class Terminal {
   void type(const std::string& keys) { EXPECT_EQ(::write(main_, keys.data(), keys.size()), std::ssize(keys)); }
   // Waits for `text` after everything that was waited for before.
   bool shows(const std::string& text) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (;;) {
       const std::size_t where = seen_.find(text, from_);
       if (where != seen_.npos) {
         from_ = where + text.size();
         return true;
       }
-      if (std::chrono::steady_clock::now() > end || !more()) return false;
+      if (!more()) return false;
     }
   }
   // The same for the prompt, and until keys reach the program as they are typed: the prompt is there a moment before.
   bool asks() {
     if (!shows("> ")) return false;
     termios mode{};
-    for (int i = 0; i < 6000; ++i) {
-      if (::tcgetattr(main_, &mode) != 0) return false;
-      if ((mode.c_lflag & ICANON) == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
+    bool open = true;
+    wait_until([&] {
+      open = ::tcgetattr(main_, &mode) == 0;
+      return !open || (mode.c_lflag & ICANON) == 0;
+    });
+    return open && (mode.c_lflag & ICANON) == 0;
   }
   // -1: it does not end.
   int exit_code() {
     while (more()) {
     }
     int status = 0;
-    for (int i = 0; ::waitpid(pid_, &status, WNOHANG) == 0; ++i) {
-      if (i == 1000) return -1;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    if (!wait_until([&] { return ::waitpid(pid_, &status, WNOHANG) != 0; })) return -1;
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
@@ -267,7 +263,7 @@ class Terminal {
  private:
   bool more() {
     pollfd wait{.fd = main_, .events = POLLIN, .revents = 0};
-    if (::poll(&wait, 1, 60'000) <= 0) return false;
+    if (!wait_until([&] { return ::poll(&wait, 1, 1000) != 0; }, std::chrono::milliseconds(0))) return false;
     char bytes[4096];
     const ssize_t n = ::read(main_, bytes, sizeof(bytes));  // an error: nobody is at the other end any more
     if (n > 0) seen_.append(bytes, n);

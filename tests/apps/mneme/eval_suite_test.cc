@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 
 #include "tests/apps/mneme/program.h"
+#include "tests/progress.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -83,11 +82,10 @@ TEST(EvalSuite, GoesOnAfterAKillAndGivesTheSameAnswers) {
       return command;
     }());
     // Killed with some of the 4 records written; where it has ended before, the run is whole and goes on as well.
-    for (int i = 0; i < 3000; ++i) {
+    wait_until([&] {
       const std::string text = std::filesystem::exists(cut) ? read_file(cut) : "";
-      if (std::count(text.begin(), text.end(), '\n') >= 2) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+      return std::count(text.begin(), text.end(), '\n') >= 2;
+    });
     kill(killed.pid(), SIGKILL);
     killed.wait();
   }

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/progress.h"
 #include "tests/test_threads.h"
 
 extern char** environ;
@@ -32,7 +33,8 @@ fs::path new_folder() {
 std::vector<std::string> environment_of(const Input& input) {
   std::vector<std::string> out;
   for (char** e = environ; *e != nullptr; ++e)
-    if (!std::string(*e).starts_with("MNEME_")) out.emplace_back(*e);
+    if (const std::string entry = *e; !entry.starts_with("MNEME_") || entry.starts_with("MNEME_CPU_ISA="))
+      out.push_back(entry);
   for (const auto& [name, value] : input.env) out.push_back(name + "=" + value);
   if (kTestThreads == 1 && !input.env.contains("MNEME_THREADS")) out.push_back("MNEME_THREADS=1");
   return out;
@@ -100,17 +102,17 @@ Running::~Running() {
   fs::remove_all(folder_, ignored);
 }
 
-bool Running::wait_for_output(std::size_t n, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (std::chrono::steady_clock::now() < end) {
+bool Running::wait_for_output(std::size_t n) {
+  bool written = false;
+  wait_until([&] {
+    siginfo_t info{};
+    const bool ended = ::waitid(P_PID, pid_, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
     std::error_code none_yet;
     const auto size = fs::file_size(out_path_, none_yet);
-    if (!none_yet && size >= n) return true;
-    siginfo_t info{};
-    if (::waitid(P_PID, pid_, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return false;
+    written = !none_yet && size >= n;
+    return written || ended;
+  });
+  return written;
 }
 
 std::string Running::output() const {

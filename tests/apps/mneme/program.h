@@ -38,8 +38,8 @@ class Running {
   Running& operator=(const Running&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Waits until standard output has at least `n` bytes; false if the program ended before, or after `seconds`.
-  bool wait_for_output(std::size_t n, double seconds);
+  // Waits until standard output has at least `n` bytes; false if the program ended before, or makes no progress.
+  bool wait_for_output(std::size_t n);
   std::string output() const;  // so far
   Outcome wait();
 

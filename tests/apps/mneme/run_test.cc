@@ -241,7 +241,7 @@ TEST(Run, RawPromptsHaveNoFramingAndCanSpellIt) {
 TEST(Run, AnInterruptEndsTheAnswerAndKeepsWhatThereIs) {
   Running program({MNEME_BINARY, "run", "-m", MNEME_MODEL_FILE, "-p", kDocument, "-q", kQuestion, "--ignore-end", "-n",
                    "20000", "--stats"});
-  ASSERT_TRUE(program.wait_for_output(8, 120)) << program.wait().err;
+  ASSERT_TRUE(program.wait_for_output(8)) << program.wait().err;
   ASSERT_EQ(::kill(program.pid(), SIGINT), 0);
   const Outcome o = program.wait();
   EXPECT_EQ(o.code, 130);

@@ -90,7 +90,7 @@ TEST_F(Smollm2, AnswersOverHttpWhatTheLibraryAnswers) {
   const std::string text = (document.empty() ? kSentence : document) + "\n\n\n" + kQuestion;
   cli_test::Running server({MNEME_BINARY, "serve", "-m", model_file(), "--port", "0", "--quiet", "--no-pin", "-c",
                             "2048", "--threads", std::to_string(kTestThreads)});
-  ASSERT_TRUE(server.wait_for_output(30, 120));
+  ASSERT_TRUE(server.wait_for_output(30));
   const std::string line = server.output();
   const std::string port = line.substr(line.rfind(':') + 1, line.find('\n') - line.rfind(':') - 1);
   const cli_test::TempFolder folder;
