@@ -193,14 +193,15 @@ function(mneme_lesser_isas out)
   set(${out} ${lesser} PARENT_SCOPE)
 endfunction()
 
-# mneme_test(NAME [ALONE] SOURCES a.cc ... USES room ... [SHARDS n] [PROCESSORS n] [ISAS isa ...]): one GoogleTest program, its tests known to ctest by their own
-# names. With SHARDS it runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases
-# that share nothing, where starting a process for each takes longer than the cases do. PROCESSORS 2: tests whose threads
-# spin for each other; beside two others of them a benchmark of 5 s takes 37. ISAS: without sanitizers the
-# program runs once more under each of these limits (MNEME_CPU_ISA; NAME.avx2, ...) that is below this CPU: kernels of
-# machines that CI does not have.
-#
-# TIMEOUT ends what hangs. Beside four busy loops on two cores a test that computes for a minute takes four.
+# mneme_test(NAME [ALONE] SOURCES a.cc ... USES room ... [SHARDS n] [PROCESSORS n] [TIMEOUT seconds] [ISAS isa ...])
+# One GoogleTest program, its tests known to ctest by their own names.
+#   SHARDS      It runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases that
+#               share nothing, where starting a process for each takes longer than the cases do.
+#   PROCESSORS  2: tests whose threads spin for each other; beside two others of them a benchmark of 5 s takes 37.
+#   ISAS        Without sanitizers it runs once more under each of these limits that is below this CPU (MNEME_CPU_ISA;
+#               NAME.avx2, ...): kernels of machines that CI does not have.
+#   TIMEOUT     Ends what hangs. Beside four busy loops on two cores a test that computes for a minute takes
+#               four.
 function(mneme_test name)
   cmake_parse_arguments(T "ALONE" "TIMEOUT;SHARDS;PROCESSORS" "SOURCES;USES;LIBS;ISAS" ${ARGN})
   if(NOT T_TIMEOUT)

@@ -5,9 +5,8 @@
 
 namespace mneme {
 
-// Each includes those before it. kBaseline is what the processor's 64-bit ABI guarantees (SSE2, NEON). Whether the CPU has
-// AMX is for oneDNN to say, which alone uses it.
-enum class CpuIsa { kBaseline, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+// Each includes those before it. Whether the CPU has AMX is for oneDNN to say, which alone uses it.
+enum class CpuIsa { kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 
 // Whether a kernel may use `isa`: the CPU has it, MNEME_CPU_ISA permits it, and Highway's current target is not below
 // AVX-512 (tests select lesser ones).

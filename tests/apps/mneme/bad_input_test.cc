@@ -144,6 +144,8 @@ TEST_F(BadInput, EnvironmentVariables) {
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_KV_CACHE_DTYPE", "f32"}}}),
                  {"bf16 or f16 or int8 or fp8", "\"f32\""});
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_THREADS", "none"}}}), {"--threads"});
+  expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_CPU_ISA", "sse9"}}}),
+                 {"MNEME_CPU_ISA", "avx512_vnni", "sse9"});
 }
 
 TEST_F(BadInput, Subcommands) {
