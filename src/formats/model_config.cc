@@ -32,7 +32,7 @@ std::string_view architecture_name(Architecture a) {
 
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 31;  // a u32 in GGUF files
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;  // a u32 in GGUF files
 
 void check_size(std::string_view file, std::string_view what, std::int64_t found, std::int64_t least,
                 std::int64_t most) {
@@ -54,7 +54,7 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
   if (r.scaling == RopeScaling::kNone) return;
   check_number(file, "RoPE scaling factor", r.factor, 1e-3, 1e6);
   if (r.scaling == RopeScaling::kLinear) return;
-  check_size(file, "RoPE scaling's original context", r.original_context, 1, kMostTokens);
+  check_size(file, "RoPE scaling's original context", r.original_context, 1, kMaxTokens);
   if (r.scaling == RopeScaling::kLlama3) {
     check_number(file, "RoPE low_freq_factor", r.low_freq_factor, 1e-6, 1e6);
     check_number(file, "RoPE high_freq_factor", r.high_freq_factor, 1e-6, 1e6);
@@ -103,9 +103,9 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_size(file, "number of KV heads", c.n_kv_heads, 1, 1 << 14);
   check_size(file, "head_dim", c.head_dim, 2, 1 << 13);
   check_size(file, "vocabulary", c.vocab, 1, 1 << 24);
-  check_size(file, "context length", c.max_context, 1, kMostTokens);
+  check_size(file, "context length", c.max_context, 1, kMaxTokens);
   const bool windows = std::find(c.windowed.begin(), c.windowed.end(), true) != c.windowed.end();
-  check_size(file, "sliding window", c.sliding_window, windows ? 1 : 0, kMostTokens);
+  check_size(file, "sliding window", c.sliding_window, windows ? 1 : 0, kMaxTokens);
   if (!c.windowed.empty() && std::ssize(c.windowed) != c.n_layers)
     fail(ErrorKind::kFormat, "{}: kinds of layers: expected {}, found {}", file, c.n_layers, c.windowed.size());
   if (c.n_heads % c.n_kv_heads != 0)
@@ -117,7 +117,7 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_experts(c.experts, c.architecture, file);
   if (c.temperature == 0.0) return;
   check_number(file, "scale of the attention's temperature", c.temperature, 0.0, 1e3);
-  check_size(file, "original context of the attention's temperature", c.temperature_context, 1, kMostTokens);
+  check_size(file, "original context of the attention's temperature", c.temperature_context, 1, kMaxTokens);
 }
 
 }  // namespace mneme

@@ -33,18 +33,19 @@ std::vector<std::string> gguf_models_of(const fs::path& folder) {
 
 bool is_embedding_model(std::string_view architecture) {
   constexpr std::array<std::string_view, 19> kNames = {
-      "bert",         "modern-bert",     "neo-bert",        "nomic-bert", "nomic-bert-moe",
-      "jina-bert-v2", "jina-bert-v3",    "gemma-embedding", "t5encoder",  "roberta",
-      "xlm-roberta",  "modernbert",      "mpnet",           "distilbert", "nomic_bert",
+      "bert",         "modern-bert",    "neo-bert",        "nomic-bert", "nomic-bert-moe",
+      "jina-bert-v2", "jina-bert-v3",   "gemma-embedding", "t5encoder",  "roberta",
+      "xlm-roberta",  "modernbert",     "mpnet",           "distilbert", "nomic_bert",
       "neobert",      "xlm-roberta-xl", "electra",         "deberta-v2"};
   return std::find(kNames.begin(), kNames.end(), architecture) != kNames.end();
 }
 
 void refuse_embedding_model(std::string_view file, std::string_view key, std::string_view name) {
-  fail(ErrorKind::kUnsupported,
-       "{}: {} '{}' is an embedding model: expected one that generates text, such as llama or qwen3. Embeddings are not "
-       "served",
-       file, key, name);
+  fail(
+      ErrorKind::kUnsupported,
+      "{}: {} '{}' is an embedding model: expected one that generates text, such as llama or qwen3. Embeddings are not "
+      "served",
+      file, key, name);
 }
 
 void refuse_lfs_pointer(std::span<const std::byte> bytes, std::string_view file) {
@@ -58,10 +59,11 @@ void refuse_lfs_pointer(std::span<const std::byte> bytes, std::string_view file)
 void refuse_folder_without_config(const fs::path& folder) {
   std::error_code ignored;
   if (fs::exists(folder / "adapter_config.json", ignored))
-    fail(ErrorKind::kUnsupported,
-         "{}: a LoRA adapter (adapter_config.json): expected a model. Adapters are not applied; merge it into its model "
-         "and open the result",
-         folder.string());
+    fail(
+        ErrorKind::kUnsupported,
+        "{}: a LoRA adapter (adapter_config.json): expected a model. Adapters are not applied; merge it into its model "
+        "and open the result",
+        folder.string());
   const std::vector<std::string> models = gguf_models_of(folder);
   constexpr std::string_view kExpected = "expected the folder of a Hugging Face model, found no config.json in it";
   if (models.empty()) fail(ErrorKind::kFile, "{}: {}", folder.string(), kExpected);

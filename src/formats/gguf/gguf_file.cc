@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "src/base/underlying.h"
@@ -145,15 +144,6 @@ void GgufFile::read_entry(ByteReader& in) {
   entries_.push_back(entry);
 }
 
-std::uint64_t GgufFile::alignment() const {
-  const auto given = integer("general.alignment");
-  if (!given) return kGgufDefaultAlignment;
-  if (*given < 8 || *given > (1 << 20) || (*given & (*given - 1)) != 0)
-    fail(ErrorKind::kFormat, "{}: general.alignment: expected a power of two from 8 to 1048576, found {}", file_,
-         *given);
-  return *given;
-}
-
 GgufFile::Place GgufFile::read_tensor(ByteReader& in) {
   GgufTensor t;
   t.name = in.string(fmt::format("name of tensor {}", tensors_.size()));
@@ -193,26 +183,6 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in) {
   return {offset, (elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
 }
 
-std::uint64_t GgufFile::alignment_of_part(const std::vector<Place>& places, std::uint64_t begin, std::uint64_t size,
-                                          std::uint64_t first_parts) const {
-  const std::uint64_t own = alignment();
-  if (first_parts == 0 || first_parts == own || find("general.alignment") != nullptr) return own;
-  std::uint64_t last = 0;  // end of the data, before its padding
-  for (const Place& p : places) last = std::max(last, p.offset > size || p.bytes > size ? size : p.offset + p.bytes);
-  const auto padded = [](std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; };
-  for (const std::uint64_t a : {first_parts, own}) {
-    const bool at_multiples =
-        std::all_of(places.begin(), places.end(), [a](const Place& p) { return p.offset % a == 0; });
-    const std::uint64_t data = padded(begin, a);
-    if (at_multiples && (data + last == size || data + padded(last, a) == size)) return a;
-  }
-  fail(ErrorKind::kFormat,
-       "{}: its tensors end where the file does neither with the first part's alignment of {} nor with {}, and it has "
-       "no "
-       "'general.alignment': truncated, damaged, or of another model",
-       file_, first_parts, own);
-}
-
 void GgufFile::read_tensors(ByteReader& in, std::uint64_t first_parts) {
   if (tensor_count_ > in.remaining() / kMinTensorBytes)
     fail(ErrorKind::kFormat, "{}: tensor count {} cannot fit the {} bytes that follow", file_, tensor_count_,
@@ -240,19 +210,6 @@ void GgufFile::read_tensors(ByteReader& in, std::uint64_t first_parts) {
     tensors_[i].data = data.subspan(offset, size);
   }
   check_overlaps(places);
-}
-
-void GgufFile::check_overlaps(const std::vector<Place>& places) const {
-  std::vector<std::size_t> order(tensors_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const Place before = places[order[i - 1]];
-    if (before.offset + before.bytes > places[order[i]].offset)
-      fail(ErrorKind::kFormat, "{}: tensors '{}' and '{}' overlap", file_, tensors_[order[i - 1]].name,
-           tensors_[order[i]].name);
-  }
 }
 
 std::optional<GgufSplit> GgufFile::split() const {
