@@ -156,12 +156,14 @@ class Goldens:
         groups = k // group
         codes = rng.integers(0, 16, (n, k))
         values, stored = scales((groups, n), f16)
-        zeros = rng.integers(0 if v2 else 1, 16 if v2 else 17, (groups, n)) if zero else np.full((groups, n), 8)
+        zeros = rng.integers(0, 16, (groups, n)) if zero else np.full((groups, n), 8)
         index = rng.permutation(np.arange(k) // group) if act_order else np.arange(k) // group
         config = {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": not zero, "desc_act": act_order,
                   "checkpoint_format": "gptq_v2" if v2 else "gptq"}
-        tensors = {"qweight": pack_words(codes.T, 0), "qzeros": pack_words(zeros if v2 else zeros - 1, 1), "scales": stored,
-                   "g_idx": index.astype(np.int32)}
+        words = pack_words(zeros, 1)
+        if not v2:  # one less, with borrows, as GPTQModel packs it
+            words = (words.view(np.uint32) - np.uint32(0x11111111)).view(np.int32)
+        tensors = {"qweight": pack_words(codes.T, 0), "qzeros": words, "scales": stored, "g_idx": index.astype(np.int32)}
         truth = (codes - zeros.T[:, index]).astype(np.float32) * values.T[:, index]
         self.add(name, config, dtype, tensors, truth)
 

@@ -15,5 +15,7 @@ void check_config(const ModelConfig& config, std::string_view file);
 // gpt-oss, where a file does not say: windows in layers 0, 2, ...; where an expert's gate is cut off.
 std::vector<bool> alternating_windows(std::int64_t n_layers);
 inline constexpr double kGptOssLimit = 7.0;
+// Where a GGUF file does not say: RopeConfig::truncate, which follows from the model's own code.
+bool truncates_yarn(Architecture architecture);
 
 }  // namespace mneme

@@ -32,6 +32,8 @@ std::string_view architecture_name(Architecture a) {
 
 namespace {
 
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;  // a u32 in GGUF files
+
 void check_size(std::string_view file, std::string_view what, std::int64_t found, std::int64_t least,
                 std::int64_t most) {
   if (found < least || found > most)
@@ -52,7 +54,7 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
   if (r.scaling == RopeScaling::kNone) return;
   check_number(file, "RoPE scaling factor", r.factor, 1e-3, 1e6);
   if (r.scaling == RopeScaling::kLinear) return;
-  check_size(file, "RoPE scaling's original context", r.original_context, 1, std::int64_t{1} << 40);
+  check_size(file, "RoPE scaling's original context", r.original_context, 1, kMaxTokens);
   if (r.scaling == RopeScaling::kLlama3) {
     check_number(file, "RoPE low_freq_factor", r.low_freq_factor, 1e-6, 1e6);
     check_number(file, "RoPE high_freq_factor", r.high_freq_factor, 1e-6, 1e6);
@@ -63,17 +65,20 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
     check_number(file, "RoPE beta_fast", r.beta_fast, 1e-6, 1e6);
     check_number(file, "RoPE beta_slow", r.beta_slow, 1e-6, 1e6);
     check_number(file, "RoPE attention factor", r.attention_factor, 0.0, 1e3);
+    if (!(r.theta > 1.0))
+      fail(ErrorKind::kFormat, "{}: RoPE base (theta): expected more than 1 with yarn, found {}", file, r.theta);
     if (!(r.beta_slow < r.beta_fast))
       fail(ErrorKind::kFormat, "{}: RoPE beta_slow {} must be below beta_fast {}", file, r.beta_slow, r.beta_fast);
   }
 }
 
-void check_experts(const ExpertConfig& e, std::string_view file) {
-  if (e.n == 0) return;
+void check_experts(const ExpertConfig& e, Architecture architecture, std::string_view file) {
+  const bool gpt_oss = architecture == Architecture::kGptOss;
+  if (e.n == 0 && !gpt_oss && architecture != Architecture::kQwen3Moe) return;
   check_size(file, "number of experts", e.n, 1, 1 << 12);
   check_size(file, "experts used", e.n_used, 1, e.n);
   check_size(file, "feed-forward size of an expert", e.ffn, 1, 1 << 22);
-  check_number(file, "limit of an expert's gate", e.limit, 0.0, 1e6);
+  check_number(file, "limit of an expert's gate", e.limit, gpt_oss ? 1e-6 : 0.0, 1e6);
 }
 
 }  // namespace
@@ -85,6 +90,10 @@ std::vector<bool> alternating_windows(std::int64_t n_layers) {
   return windowed;
 }
 
+bool truncates_yarn(Architecture architecture) {
+  return architecture != Architecture::kGptOss;
+}
+
 void check_config(const ModelConfig& c, std::string_view file) {
   // The upper limits are far above any model of these families; they keep the product of two sizes within 64 bits.
   check_size(file, "number of layers", c.n_layers, 1, 4096);
@@ -94,9 +103,9 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_size(file, "number of KV heads", c.n_kv_heads, 1, 1 << 14);
   check_size(file, "head_dim", c.head_dim, 2, 1 << 13);
   check_size(file, "vocabulary", c.vocab, 1, 1 << 24);
-  check_size(file, "context length", c.max_context, 1, std::int64_t{1} << 31);
+  check_size(file, "context length", c.max_context, 1, kMaxTokens);
   const bool windows = std::find(c.windowed.begin(), c.windowed.end(), true) != c.windowed.end();
-  check_size(file, "sliding window", c.sliding_window, windows ? 1 : 0, std::int64_t{1} << 31);
+  check_size(file, "sliding window", c.sliding_window, windows ? 1 : 0, kMaxTokens);
   if (!c.windowed.empty() && std::ssize(c.windowed) != c.n_layers)
     fail(ErrorKind::kFormat, "{}: kinds of layers: expected {}, found {}", file, c.n_layers, c.windowed.size());
   if (c.n_heads % c.n_kv_heads != 0)
@@ -105,10 +114,10 @@ void check_config(const ModelConfig& c, std::string_view file) {
     fail(ErrorKind::kFormat, "{}: head_dim: expected an even number, found {}", file, c.head_dim);
   check_number(file, "RMSNorm epsilon", c.rms_eps, 1e-12, 1.0);
   check_rope(c.rope, c, file);
-  check_experts(c.experts, file);
+  check_experts(c.experts, c.architecture, file);
   if (c.temperature == 0.0) return;
   check_number(file, "scale of the attention's temperature", c.temperature, 0.0, 1e3);
-  check_size(file, "original context of the attention's temperature", c.temperature_context, 1, std::int64_t{1} << 40);
+  check_size(file, "original context of the attention's temperature", c.temperature_context, 1, kMaxTokens);
 }
 
 }  // namespace mneme

@@ -91,6 +91,7 @@ void rotate(LayerPass& p) {
 }
 
 void scale_queries(LayerPass& p) {
+  if (p.config.temperature == 0.0) return;  // and temperature_context is not set
   const std::span<const std::int32_t> positions = p.attention.positions();
   for (std::int64_t i = 0; i < p.n(); ++i) {
     const std::int64_t passed = positions[i] / p.config.temperature_context;

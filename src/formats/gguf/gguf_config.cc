@@ -6,6 +6,7 @@
 #include "src/formats/config_check.h"
 #include "src/formats/gguf/gguf_metadata.h"
 #include "src/formats/gguf/gguf_model.h"
+#include "src/formats/wrong_file.h"
 
 namespace mneme {
 namespace {
@@ -62,16 +63,90 @@ Architecture architecture_of(const GgufFile& file) {
   if (*name == "mistral3") return Architecture::kMistral3;
   if (*name == "qwen3moe") return Architecture::kQwen3Moe;
   if (*name == "gpt-oss") return Architecture::kGptOss;
+  if (is_embedding_model(*name)) refuse_embedding_model(file.file(), "architecture", *name);
   fail(ErrorKind::kUnsupported,
-       "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3, gpt-oss", file.file(), *name);
+       "{}: architecture '{}' is not supported: expected llama (also mistral), qwen2, qwen3, qwen3moe, mistral3, "
+       "gpt-oss. "
+       "Take a model of one of these families, or ask for '{}' in an issue",
+       file.file(), *name, *name);
+}
+
+// Files in GGUF's container that are no models.
+void refuse_other_kinds(const GgufFile& file) {
+  const auto is_string = [&](std::string_view key, std::string_view value) {
+    const GgufValue* v = file.find(key);
+    return v != nullptr && v->type == GgufType::kString && file.string(key) == value;
+  };
+  if (file.find("adapter.type") != nullptr || is_string("general.type", "adapter"))
+    fail(ErrorKind::kUnsupported,
+         "{}: a LoRA adapter: expected a model. Adapters are not applied; merge it into its model and open the result",
+         file.file());
+  if (is_string("general.architecture", "clip") || is_string("general.type", "mmproj"))
+    fail(ErrorKind::kUnsupported,
+         "{}: a projector of images (mmproj): expected the GGUF file of the text model, which lies beside it. Images "
+         "are "
+         "not read",
+         file.file());
+  if (is_string("general.type", "imatrix"))
+    fail(ErrorKind::kUnsupported, "{}: an importance matrix (imatrix): expected a model", file.file());
+}
+
+// How many times longer contexts become. Files of 2023 have `rope.scale_linear`; 0: neither key.
+double read_factor(const Keys& keys, const GgufFile& file) {
+  const double factor = keys.number("rope.scaling.factor", 0.0), linear = keys.number("rope.scale_linear", factor);
+  if (keys.has("rope.scaling.factor") && linear != factor)
+    fail(ErrorKind::kFormat, "{}: '{}' is {} and '{}' is {}: expected one value", file.file(),
+         keys.name("rope.scaling.factor"), factor, keys.name("rope.scale_linear"), linear);
+  return linear;
+}
+
+// Whether `mneme convert` wrote the file: no other program writes these keys, nor the sizes right behind the
+// quantisation version.
+bool is_converted(const Keys& keys, const GgufFile& file) {
+  const std::string first_size = keys.name("block_count");
+  std::string_view before;
+  for (const GgufEntry& e : file.entries()) {
+    if (e.key.starts_with("mneme.") || (e.key == first_size && before == "general.quantization_version")) return true;
+    before = e.key;
+  }
+  return false;
+}
+
+// The scale of cos and sin; 0: the one that follows from the factor. `attn_factor` is a factor on top of that one,
+// `yarn_attn_factor` the whole scale, as llama.cpp's converter writes config.json's attention_factor. Files that
+// `mneme convert` wrote until 2026-11 have the factor on top there.
+double read_amplitude(const Keys& keys, const GgufFile& file, double factor) {
+  constexpr double kRounded = 1e-5;  // of f32
+  const double derived = factor > 1.0 ? 0.1 * std::log(factor) + 1.0 : 1.0;
+  const auto read = [&](const char* key) {
+    const double v = keys.number(key, 1.0);
+    if (!(v > 0.0))
+      fail(ErrorKind::kFormat, "{}: '{}': expected more than 0, found {}", file.file(), keys.name(key), v);
+    return v;
+  };
+  const double on_top = read("rope.scaling.attn_factor") * derived;
+  if (!keys.has("rope.scaling.yarn_attn_factor")) return on_top == derived && factor > 1.0 ? 0.0 : on_top;
+  const double given = read("rope.scaling.yarn_attn_factor");
+  const double whole = is_converted(keys, file) ? given * derived : given;
+  if (keys.has("rope.scaling.attn_factor") && std::abs(whole - on_top) > kRounded * whole)
+    fail(ErrorKind::kFormat, "{}: '{}' scales cos and sin by {}, '{}' by {}: expected one scale", file.file(),
+         keys.name("rope.scaling.yarn_attn_factor"), whole, keys.name("rope.scaling.attn_factor"), on_top);
+  return whole;
+}
+
+void read_yarn(const Keys& keys, const GgufFile& file, RopeConfig& r) {
+  r.beta_fast = keys.number("rope.scaling.yarn_beta_fast", r.beta_fast);
+  r.beta_slow = keys.number("rope.scaling.yarn_beta_slow", r.beta_slow);
+  if (!(r.factor > 0.0))
+    fail(ErrorKind::kFormat, "{}: '{}': expected more than 0, found {}", file.file(), keys.name("rope.scaling.factor"),
+         r.factor);
+  r.attention_factor = read_amplitude(keys, file, r.factor);
 }
 
 void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
   const std::string_view type = keys.string("rope.scaling.type").value_or("");
-  r.factor = keys.number("rope.scaling.factor", 0.0);
+  r.factor = read_factor(keys, file);
   if (type.empty()) {
-    // Files of 2023 have only the inverse factor, or the factor alone, and mean linear scaling.
-    if (keys.has("rope.scale_linear")) r.factor = keys.number("rope.scale_linear");
     r.scaling = r.factor != 0.0 && r.factor != 1.0 ? RopeScaling::kLinear : RopeScaling::kNone;
   } else if (type == "none") {
     r.scaling = RopeScaling::kNone;
@@ -94,12 +169,7 @@ void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
     fail(ErrorKind::kFormat, "{}: metadata '{}' is missing", file.file(), keys.name("rope.scaling.factor"));
   if (r.scaling == RopeScaling::kLinear) return;
   r.original_context = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"));
-  if (r.scaling != RopeScaling::kYarn) return;
-  r.beta_fast = keys.number("rope.scaling.yarn_beta_fast", r.beta_fast);
-  r.beta_slow = keys.number("rope.scaling.yarn_beta_slow", r.beta_slow);
-  // GGUF stores a factor on top of the derived one, RopeConfig their product.
-  const double extra = keys.number("rope.scaling.yarn_attn_factor", keys.number("rope.scaling.attn_factor", 1.0));
-  if (extra != 1.0) r.attention_factor = extra * (r.factor > 1.0 ? 0.1 * std::log(r.factor) + 1.0 : 1.0);
+  if (r.scaling == RopeScaling::kYarn) read_yarn(keys, file, r);
 }
 
 void read_freq_factors(const GgufFile& file, RopeConfig& r) {
@@ -130,22 +200,23 @@ ExpertConfig read_experts(const Keys& keys, Architecture architecture, const Ggu
   return e;
 }
 
-// Every second layer has the window, from the first on, unless the file lists them. The ramp of YaRN is not truncated,
-// which no key says: it follows from the model's own code.
+// Every second layer has the window, from the first on, unless the file lists them.
 void read_gpt_oss(const Keys& keys, const GgufFile& file, ModelConfig& c) {
-  c.rope.truncate = false;
   c.windowed = alternating_windows(c.n_layers);
   const auto listed = file.integers(keys.name("attention.sliding_window_pattern"));
   if (listed) c.windowed.assign(listed->begin(), listed->end());
 }
 
-// cos and sin are not scaled, unless the file gives the divisor's multiplier.
+// cos and sin are divided by the scale that the multiplier gives; without the key by 1, as in llama.cpp.
 void read_mistral3(const Keys& keys, ModelConfig& c) {
   c.temperature = keys.number("attention.temperature_scale", 0.0);
   if (c.temperature != 0.0) c.temperature_context = keys.integer("rope.scaling.original_context_length");
-  if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0) return;
-  const double log = 0.1 * std::log(c.rope.factor), multiplier = keys.number("rope.scaling.yarn_log_multiplier", 1.0);
-  c.rope.attention_factor = (log + 1.0) / (multiplier * log + 1.0);
+  if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0 || keys.has("rope.scaling.yarn_attn_factor")) return;
+  const double multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0);
+  if (multiplier == 0.0) return;
+  const double log = 0.1 * std::log(c.rope.factor);
+  const double on_top = keys.number("rope.scaling.attn_factor", 1.0);
+  c.rope.attention_factor = on_top * (log + 1.0) / (multiplier * log + 1.0);
 }
 
 std::int64_t read_vocab(const GgufFile& file, const Keys& keys) {
@@ -164,6 +235,7 @@ std::int64_t read_vocab(const GgufFile& file, const Keys& keys) {
 }  // namespace
 
 ModelConfig read_gguf_config(const GgufFile& file) {
+  refuse_other_kinds(file);
   if (file.tensor_count() == 0)
     fail(ErrorKind::kFormat, "{}: has no tensors: a vocabulary-only file, good for its tokenizer alone", file.file());
   ModelConfig c;
@@ -200,6 +272,7 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   if (const std::int64_t d = keys.integer("rope.dimension_count", c.head_dim); d != c.head_dim)
     fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions; this build rotates all of them", file.file(), d,
          c.head_dim);
+  c.rope.truncate = file.boolean("mneme.rope_truncate").value_or(truncates_yarn(c.architecture));
   read_scaling(keys, file, c.rope);
   read_freq_factors(file, c.rope);
   if (c.architecture == Architecture::kMistral3) read_mistral3(keys, c);

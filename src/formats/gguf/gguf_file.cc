@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "src/base/underlying.h"
 #include "src/formats/bytes/byte_reader.h"
+#include "src/formats/wrong_file.h"
 
 namespace mneme {
 namespace {
@@ -83,9 +83,10 @@ void check_booleans(std::span<const std::byte> bytes, std::string_view file, std
 
 }  // namespace
 
-GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string file, Tensors tensors) {
+GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string file, Tensors tensors, std::uint64_t alignment) {
   GgufFile out;
   out.file_ = std::move(file);
+  refuse_lfs_pointer(bytes, out.file_);
   ByteReader in(bytes, out.file_);
   const auto magic = in.take(4, "magic");
   if (std::memcmp(magic.data(), "GGUF", 4) != 0)
@@ -103,7 +104,7 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string file, Ten
     fail(ErrorKind::kFormat, "{}: metadata count {} cannot fit the {} bytes that follow", out.file_, n_entries,
          in.remaining());
   for (std::uint64_t i = 0; i < n_entries; ++i) out.read_entry(in);
-  if (tensors == Tensors::kRead) out.read_tensors(in);
+  if (tensors == Tensors::kRead) out.read_tensors(in, alignment);
   return out;
 }
 
@@ -143,16 +144,7 @@ void GgufFile::read_entry(ByteReader& in) {
   entries_.push_back(entry);
 }
 
-std::uint64_t GgufFile::read_alignment() const {
-  const auto given = integer("general.alignment");
-  if (!given) return kGgufDefaultAlignment;
-  if (*given < 8 || *given > (1 << 20) || (*given & (*given - 1)) != 0)
-    fail(ErrorKind::kFormat, "{}: general.alignment: expected a power of two from 8 to 1048576, found {}", file_,
-         *given);
-  return *given;
-}
-
-GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
+GgufFile::Place GgufFile::read_tensor(ByteReader& in) {
   GgufTensor t;
   t.name = in.string(fmt::format("name of tensor {}", tensors_.size()));
   if (t.name.empty() || t.name.size() > kMaxNameBytes)
@@ -185,24 +177,27 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
     fail(ErrorKind::kFormat, "{}: rows of tensor '{}' have {} elements; {} needs a multiple of {}", file_, t.name, row,
          info.name, info.block);
   const auto offset = in.read<std::uint64_t>(t.name);
-  if (offset % alignment != 0)
-    fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, t.name, offset,
-         alignment);
   if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
     fail(ErrorKind::kFormat, "{}: tensor '{}' occurs twice", file_, t.name);
   tensors_.push_back(t);
   return {offset, (elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
 }
 
-void GgufFile::read_tensors(ByteReader& in) {
-  const std::uint64_t alignment = read_alignment();
+void GgufFile::read_tensors(ByteReader& in, std::uint64_t first_parts) {
   if (tensor_count_ > in.remaining() / kMinTensorBytes)
     fail(ErrorKind::kFormat, "{}: tensor count {} cannot fit the {} bytes that follow", file_, tensor_count_,
          in.remaining());
   std::vector<Place> places;
-  for (std::uint64_t i = 0; i < tensor_count_; ++i) places.push_back(read_tensor(in, alignment));
-  if (tensors_.empty()) return;  // vocabulary-only files may end without padding
-
+  for (std::uint64_t i = 0; i < tensor_count_; ++i) places.push_back(read_tensor(in));
+  if (tensors_.empty()) {  // vocabulary-only files may end without padding
+    static_cast<void>(alignment());
+    return;
+  }
+  const std::uint64_t alignment = alignment_of_part(places, in.position(), in.position() + in.remaining(), first_parts);
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (places[i].offset % alignment != 0)
+      fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, tensors_[i].name,
+           places[i].offset, alignment);
   const std::uint64_t misfit = in.position() % alignment;
   if (misfit != 0) in.take(alignment - misfit, "padding before the tensors");
   const auto data = in.take(in.remaining(), "tensor data");
@@ -215,19 +210,6 @@ void GgufFile::read_tensors(ByteReader& in) {
     tensors_[i].data = data.subspan(offset, size);
   }
   check_overlaps(places);
-}
-
-void GgufFile::check_overlaps(const std::vector<Place>& places) const {
-  std::vector<std::size_t> order(tensors_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const Place before = places[order[i - 1]];
-    if (before.offset + before.bytes > places[order[i]].offset)
-      fail(ErrorKind::kFormat, "{}: tensors '{}' and '{}' overlap", file_, tensors_[order[i - 1]].name,
-           tensors_[order[i]].name);
-  }
 }
 
 std::optional<GgufSplit> GgufFile::split() const {

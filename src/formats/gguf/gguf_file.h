@@ -54,10 +54,15 @@ class GgufFile {
   // names it in errors.
   //
   // Errors  kFormat, kUnsupported (version, tensor type, nested array; the message names it)
-  static GgufFile parse(std::span<const std::byte> bytes, std::string file, Tensors tensors);
+  // `alignment`: of the first part of a split file, for another part; 0: a whole file or the first part. A part without
+  // a key of its own is padded by the first's (gguf-py) or by the default (llama.cpp): by the one under which its data
+  // end where the file ends.
+  static GgufFile parse(std::span<const std::byte> bytes, std::string file, Tensors tensors,
+                        std::uint64_t alignment = 0);
 
   const std::string& file() const { return file_; }
   std::uint32_t version() const { return version_; }
+  std::uint64_t alignment() const;                              // of tensors: general.alignment or the default
   std::uint64_t tensor_count() const { return tensor_count_; }  // from the header, also with kSkip
   const std::vector<GgufEntry>& entries() const { return entries_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
@@ -88,9 +93,10 @@ class GgufFile {
   struct Place {
     std::uint64_t offset, bytes;  // in the data section
   };
-  std::uint64_t read_alignment() const;
-  void read_tensors(class ByteReader& in);
-  Place read_tensor(class ByteReader& in, std::uint64_t alignment);
+  void read_tensors(class ByteReader& in, std::uint64_t first_parts);
+  Place read_tensor(class ByteReader& in);
+  std::uint64_t alignment_of_part(const std::vector<Place>& places, std::uint64_t begin, std::uint64_t size,
+                                  std::uint64_t first_parts) const;
   void check_overlaps(const std::vector<Place>& places) const;
 
   std::string file_;

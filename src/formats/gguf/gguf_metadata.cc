@@ -46,8 +46,13 @@ void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
   if (r.scaling != RopeScaling::kYarn) return;
   put_f32(w, a + "rope.scaling.yarn_beta_fast", r.beta_fast);
   put_f32(w, a + "rope.scaling.yarn_beta_slow", r.beta_slow);
+}
+
+// A factor on top of the scale that follows from YaRN's factor, the one form that llama.cpp reads too.
+void put_amplitude(GgufWriter& w, const std::string& a, const RopeConfig& r) {
+  if (r.scaling != RopeScaling::kYarn || r.attention_factor == 0.0) return;
   const double derived = r.factor > 1.0 ? 0.1 * std::log(r.factor) + 1.0 : 1.0;
-  if (r.attention_factor != 0.0) put_f32(w, a + "rope.scaling.yarn_attn_factor", r.attention_factor / derived);
+  put_f32(w, a + "rope.scaling.attn_factor", r.attention_factor / derived);
 }
 
 // gpt-oss: which layers have a window, where it is not every second one.
@@ -66,10 +71,15 @@ void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
   if (e.limit != 0.0) put_f32(w, "mneme.expert_limit", e.limit);  // which has no key of its own
 }
 
-// The multiplier whose divisor gives cos and sin their scale; 1 where they have none.
+// The scale of cos and sin as a multiplier of its divisor; 1 where they have none.
 void put_mistral3(GgufWriter& w, const std::string& a, const ModelConfig& c) {
-  if (c.temperature != 0.0) put_f32(w, a + "attention.temperature_scale", c.temperature);
-  if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0) return;
+  if (c.temperature != 0.0) {
+    put_f32(w, a + "attention.temperature_scale", c.temperature);
+    const bool written = c.rope.scaling == RopeScaling::kYarn || c.rope.scaling == RopeScaling::kDynamic;
+    if (!written) w.put(a + "rope.scaling.original_context_length", u32(c.temperature_context));
+  }
+  if (c.rope.scaling != RopeScaling::kYarn) return;
+  if (c.rope.factor <= 1.0) return put_amplitude(w, a, c.rope);
   const double log = 0.1 * std::log(c.rope.factor);
   const double scale = c.rope.attention_factor == 0.0 ? log + 1.0 : c.rope.attention_factor;
   put_f32(w, a + "rope.scaling.yarn_log_multiplier", ((log + 1.0) / scale - 1.0) / log);
@@ -167,7 +177,11 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
   if (c.experts.n > 0) put_experts(w, a, c.experts);
-  if (c.architecture == Architecture::kMistral3) put_mistral3(w, a, c);
+  if (c.rope.truncate != truncates_yarn(c.architecture)) w.put("mneme.rope_truncate", c.rope.truncate);
+  if (c.architecture == Architecture::kMistral3)
+    put_mistral3(w, a, c);
+  else
+    put_amplitude(w, a, c.rope);
 }
 
 void put_tokenizer(GgufWriter& w, const TokenizerData& t) {

@@ -23,8 +23,8 @@ std::filesystem::path part_path(const std::filesystem::path& path, const GgufSpl
 }
 
 GgufFile parse_part(const MappedFile& mapping, const std::filesystem::path& path, const GgufSplit& first,
-                    std::int64_t no) {
-  GgufFile part = GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kRead);
+                    std::int64_t no, std::uint64_t alignment) {
+  GgufFile part = GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kRead, alignment);
   const auto split = part.split();
   if (!split)
     fail(ErrorKind::kFormat, "{}: expected part {} of {}, found a whole file", path.string(), no + 1, first.count);
@@ -52,13 +52,14 @@ std::vector<MappedFile> add_other_parts(GgufFile& first, const std::filesystem::
     fail(ErrorKind::kFormat, "{}: part 1 of {}; expected a name that ends in {}, by which the others are found",
          path.string(), split->count, suffix_of(0, split->count));
   std::vector<MappedFile> mappings;
+  const std::uint64_t alignment = first.alignment();
   for (std::int64_t no = 1; no < split->count; ++no) {
     const std::filesystem::path other = part_path(path, *split, no);
     std::error_code ignored;
     if (!std::filesystem::exists(other, ignored))
       fail(ErrorKind::kFile, "{}: is missing, part {} of {} of the model", other.string(), no + 1, split->count);
     mappings.emplace_back(other);
-    first.add_part(parse_part(mappings.back(), other, *split, no));
+    first.add_part(parse_part(mappings.back(), other, *split, no, alignment));
   }
   const std::int64_t found = first.tensors().size();
   if (split->tensors && *split->tensors != found)

@@ -15,6 +15,7 @@
 #include "src/formats/gguf/gguf_parts.h"
 #include "src/formats/safetensors/hf_checkpoint.h"
 #include "src/formats/safetensors/hf_model.h"
+#include "src/formats/wrong_file.h"
 
 namespace mneme {
 
@@ -34,6 +35,7 @@ bool starts_with(const MappedFile& file, std::string_view text) {
 
 std::unique_ptr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   if (is_folder(path)) return open_hf(path);
+  refuse_name_of_hub(path);
   const std::string extension = path.extension().string();
   if (extension == ".json" || extension == ".safetensors")
     fail(ErrorKind::kFile, "{}: one file of a Hugging Face model; expected its folder, or a GGUF file", path.string());
@@ -42,6 +44,7 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) 
 
 TokenizerData Checkpoint::open_tokenizer(const std::filesystem::path& path) {
   if (is_folder(path)) return read_hf_tokenizer(path);
+  refuse_name_of_hub(path);
   const MappedFile mapping(path);
   if (!starts_with(mapping, "GGUF") && path.extension() == ".json") return read_hf_tokenizer(path);
   const GgufFile file = GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kSkip);

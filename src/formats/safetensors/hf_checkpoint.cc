@@ -1,5 +1,6 @@
 #include "src/formats/safetensors/hf_checkpoint.h"
 
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 #include "src/formats/tensor_table.h"
 #include "src/formats/tokenizer_check.h"
 #include "src/formats/weight_names.h"
+#include "src/formats/wrong_file.h"
 #include "src/text/unicode/utf8.h"
 
 namespace mneme {
@@ -47,6 +49,7 @@ struct JsonFile {
 
 JsonFile read_json(const fs::path& path, std::size_t max_bytes) {
   const MappedFile mapping(path);
+  refuse_lfs_pointer(mapping.bytes(), path.string());
   JsonFile out{path.string(), Json()};
   out.json = parse_json(text_of(mapping), out.file, max_bytes);
   if (!out.json.is_object()) out.ref().wrong("an object");
@@ -124,9 +127,7 @@ std::string name_in_text(const std::string& name) {
 class HfCheckpoint final : public Checkpoint {
  public:
   explicit HfCheckpoint(const fs::path& folder) {
-    if (!file_exists(folder / "config.json"))
-      fail(ErrorKind::kFile, "{}: expected the folder of a Hugging Face model, found no config.json in it",
-           folder.string());
+    if (!file_exists(folder / "config.json")) refuse_folder_without_config(folder);
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     quantisation_ = read_quant_config(config.ref());
@@ -158,6 +159,7 @@ class HfCheckpoint final : public Checkpoint {
       if (!file_exists(path))
         fail(ErrorKind::kFile, "{}: is missing; model.safetensors.index.json names it", path.string());
       mappings_.emplace_back(path);
+      refuse_lfs_pointer(mappings_.back().bytes(), path.string());
       for (SafetensorsTensor& t : parse_safetensors(mappings_.back().bytes(), path.string())) {
         if (!files.place.empty()) {
           const auto place = files.place.find(t.name);
@@ -167,6 +169,7 @@ class HfCheckpoint final : public Checkpoint {
         }
         if (reads_pictures_ && is_beside_text(t.name)) continue;
         if (reads_pictures_) t.name = name_in_text(t.name);
+        if (!is_aligned(t)) align(t);
         found_.emplace(t.name, file_tensors_.size());
         file_tensors_.push_back(std::move(t));
       }
@@ -174,7 +177,52 @@ class HfCheckpoint final : public Checkpoint {
     for (const auto& [name, file] : files.place)
       if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
+    settle_head();
+    settle_zero_points();
     rename_tensors(folder);
+  }
+
+  // Files may have tensors anywhere; kernels and the parts of quantised weights are read as numbers.
+  void align(SafetensorsTensor& t) {
+    const Buffer& copy = aligned_.emplace_back(t.data.size());
+    std::memcpy(copy.data(), t.data.data(), t.data.size());
+    t.data = {copy.data(), t.data.size()};
+  }
+
+  const SafetensorsTensor* find(const std::string& name) const {
+    const auto it = found_.find(name);
+    return it == found_.end() ? nullptr : &file_tensors_[it->second];
+  }
+
+  // config.json may tie a head of whose own values the folder has: those count, as in transformers 5.24. A head that is
+  // the embedding bit for bit is read once.
+  void settle_head() {
+    if (!config_.tied_embeddings) return;
+    const SafetensorsTensor *head = find("lm_head.weight"), *embedding = find("model.embed_tokens.weight");
+    const bool quantised = find("lm_head.weight_packed") != nullptr || find("lm_head.qweight") != nullptr;
+    if (head == nullptr && !quantised) return;
+    const bool same = !quantised && embedding != nullptr && head->type == embedding->type &&
+                      head->rank == embedding->rank && head->dims == embedding->dims &&
+                      std::memcmp(head->data.data(), embedding->data.data(), head->data.size()) == 0;
+    config_.tied_embeddings = same;
+    repeats_embedding_ = same ? head : nullptr;
+  }
+
+  // Which of two ways the zero points of a gptq folder were packed, by all of its matrices.
+  void settle_zero_points() {
+    if (quantisation_.zeros != GptqZeros::kOneLessByWord) return;
+    GptqEvidence all;
+    for_each_weight(config_, [&](const WeightSpec& w) {
+      const auto add = [&](const WeightSpec& one) {
+        const GptqEvidence e = gptq_evidence(one, [this](const std::string& name) { return find(name); });
+        all.by_nibble += e.by_nibble;
+        all.by_word += e.by_word;
+      };
+      if (w.n_in == 0 || w.fused != FusedRows::kNone) return;
+      if (w.n_experts == 0) return add(w);
+      for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
+    });
+    quantisation_.zeros = all.verdict();
   }
 
   // Renames tensors from Hugging Face's names. A tensor that the model does not use is an error, not silently dropped.
@@ -195,8 +243,8 @@ class HfCheckpoint final : public Checkpoint {
     });
     for (std::size_t i = 0; i < file_tensors_.size(); ++i) {
       const SafetensorsTensor& t = file_tensors_[i];
-      // Frequencies stored by old files follow from the configuration; a tied output repeats the embedding.
-      if (t.name.ends_with(".rotary_emb.inv_freq") || (config_.tied_embeddings && t.name == "lm_head.weight")) continue;
+      // Frequencies stored by old files follow from the configuration; transformers does not read them either.
+      if (t.name.ends_with(".rotary_emb.inv_freq") || &t == repeats_embedding_) continue;
       if (parts.contains(i) || (quantisation_.method != QuantMethod::kNone && is_unread_scale(t.name))) continue;
       const auto it = ours.find(i);
       if (it == ours.end())
@@ -252,7 +300,9 @@ class HfCheckpoint final : public Checkpoint {
   ModelConfig config_;
   QuantConfig quantisation_;
   bool reads_pictures_ = false;
-  std::deque<RepackedMatrix> repacked_;  // matrices that tensors_ views
+  const SafetensorsTensor* repeats_embedding_ = nullptr;  // a tied head, in file_tensors_
+  std::deque<Buffer> aligned_;                            // copies of tensors at odd addresses
+  std::deque<RepackedMatrix> repacked_;                   // matrices that tensors_ views
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;
   std::vector<MetadataEntry> metadata_;

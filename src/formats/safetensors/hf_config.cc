@@ -5,6 +5,7 @@
 #include "src/base/ratio.h"
 #include "src/formats/config_check.h"
 #include "src/formats/safetensors/hf_model.h"
+#include "src/formats/wrong_file.h"
 
 namespace mneme {
 namespace {
@@ -21,10 +22,12 @@ Architecture architecture_of(const JsonRef& config) {
   if (type == "ministral3") return Architecture::kMistral3;
   if (type == "qwen3_moe") return Architecture::kQwen3Moe;
   if (type == "gpt_oss") return Architecture::kGptOss;
-  fail(ErrorKind::kUnsupported,
-       "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, gpt_oss, and the "
-       "text of mistral3",
-       config.file(), type);
+  if (is_embedding_model(type)) refuse_embedding_model(config.file(), "model_type", type);
+  fail(
+      ErrorKind::kUnsupported,
+      "{}: model_type '{}' is not supported: expected llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, gpt_oss, or "
+      "mistral3 (its text). Take a model of one of these families, or ask for '{}' in an issue",
+      config.file(), type, type);
 }
 
 // Rejects features that change the arithmetic and are not implemented.
@@ -116,6 +119,16 @@ double yarn_scale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
+// Another name of what `key` says. Both are in a file only where a program added its own beside the one it found.
+//
+// Errors  kFormat: two values; the message names both keys.
+void expect_same(const JsonRef& config, const char* key, const char* other) {
+  const auto a = config.find(key), b = config.find(other);
+  if (a && b && a->integer() != b->integer())
+    fail(ErrorKind::kFormat, "{}: {} is {} and {} is {}: expected one value; remove the key that is wrong",
+         config.file(), a->path(), a->integer(), b->path(), b->integer());
+}
+
 void read_yarn(const JsonRef& s, RopeConfig& r) {
   r.beta_fast = s.number("beta_fast", r.beta_fast);
   r.beta_slow = s.number("beta_slow", r.beta_slow);
@@ -126,6 +139,9 @@ void read_yarn(const JsonRef& s, RopeConfig& r) {
     if (!(r.attention_factor > 0.0)) given->wrong("more than 0");
   } else if (mscale != 0.0 && mscale_all != 0.0) {
     r.attention_factor = yarn_scale(r.factor, mscale) / yarn_scale(r.factor, mscale_all);
+    if (!(r.attention_factor > 0.0)) s.at("mscale_all_dim").wrong("a scale of cos and sin of more than 0");
+  } else if (r.factor <= 1.0) {
+    r.attention_factor = 1.0;  // where nothing is extended nothing is scaled
   }
 }
 
@@ -141,24 +157,55 @@ RopeScaling scaling_of(const JsonRef& s) {
        type->path(), name);
 }
 
-// Reads rope_scaling, or rope_parameters of newer files. Extends max_context where the file gives the length before
-// scaling.
+// The section of RoPE: a rope_scaling that says anything replaces rope_parameters whole.
+//
+// Source  transformers 5.24, convert_rope_params_to_dict
+std::optional<JsonRef> rope_section(const JsonRef& config) {
+  const auto scaling = config.find("rope_scaling");
+  if (!scaling) return config.find("rope_parameters");
+  if (!scaling->is_object()) scaling->wrong("an object");
+  return scaling->value().empty() ? config.find("rope_parameters") : scaling;
+}
+
+// A number of the section, else of the top level. Errors  kFormat: rope_parameters, which rope_scaling replaces, has
+// another: transformers loses it without a word.
+double section_number(const JsonRef& config, const JsonRef& section, const char* key, double otherwise) {
+  const double taken = section.number(key, config.number(key, otherwise));
+  const auto parameters = config.find("rope_parameters");
+  if (!parameters || !parameters->is_object() || parameters->path() == section.path()) return taken;
+  if (const auto lost = parameters->find(key); lost && lost->number() != taken)
+    fail(ErrorKind::kFormat,
+         "{}: {} is {}, but {} replaces rope_parameters and leaves {} at {}: put {} into {}, or remove one section",
+         config.file(), lost->path(), lost->number(), section.path(), key, taken, key, section.path());
+  return taken;
+}
+
+// The length before scaling; of llama3 and yarn the top level's wins.
+//
+// Source  transformers 5.24, standardize_rope_params
+std::optional<JsonRef> original_length(const JsonRef& config, const JsonRef& section, RopeScaling scaling) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  const auto top = config.find(kKey);
+  const bool takes_top = scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn;
+  return takes_top && top ? top : section.find(kKey);
+}
+
+// Extends max_context where the file gives the length before scaling.
 void read_rope(const JsonRef& config, ModelConfig& c) {
   RopeConfig& r = c.rope;
-  const auto parameters = config.find("rope_parameters");
-  const auto s = parameters ? parameters : config.find("rope_scaling");
+  const auto s = rope_section(config);
   r.theta = config.number("rope_theta", 10000.0);
   double partial = config.number("partial_rotary_factor", 1.0);
   if (s) {
     if (s->find("full_attention") || s->find("sliding_attention"))
       fail(ErrorKind::kUnsupported, "{}: {} differs between kinds of layers", config.file(), s->path());
-    r.theta = s->number("rope_theta", r.theta);
-    partial = s->number("partial_rotary_factor", partial);
+    r.theta = section_number(config, *s, "rope_theta", 10000.0);
+    partial = section_number(config, *s, "partial_rotary_factor", 1.0);
     r.scaling = scaling_of(*s);
   }
   if (partial != 1.0) fail(ErrorKind::kUnsupported, "{}: RoPE over a part of the head ({})", config.file(), partial);
   if (r.scaling == RopeScaling::kNone) return;
-  const auto original = s->find("original_max_position_embeddings");
+  const auto original = original_length(config, *s, r.scaling);
   if (r.scaling == RopeScaling::kLlama3 && !original) s->at("original_max_position_embeddings");
   r.original_context = original ? original->integer() : c.max_context;
   const auto factor = s->find("factor");
@@ -181,6 +228,8 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
 }
 
 ExpertConfig read_gpt_oss_experts(const JsonRef& config) {
+  expect_same(config, "num_experts_per_tok", "experts_per_token");
+  expect_same(config, "num_local_experts", "num_experts");
   return {.n = config.at("num_local_experts").integer(),
           .n_used = config.integer(config.find("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4),
           .ffn = config.at("intermediate_size").integer(),
@@ -195,6 +244,8 @@ ExpertConfig read_experts(const JsonRef& config) {
     fail(ErrorKind::kUnsupported, "{}: mlp_only_layers: layers without experts among others with them", config.file());
   if (const std::int64_t step = config.integer("decoder_sparse_step", 1); step != 1)
     fail(ErrorKind::kUnsupported, "{}: decoder_sparse_step: expected 1, found {}", config.file(), step);
+  expect_same(config, "num_local_experts", "num_experts");
+  expect_same(config, "num_experts_per_tok", "experts_per_token");
   const char* count = config.find("num_local_experts") ? "num_local_experts" : "num_experts";
   return {.n = config.at(count).integer(),
           .n_used = config.at("num_experts_per_tok").integer(),
@@ -202,11 +253,14 @@ ExpertConfig read_experts(const JsonRef& config) {
           .normalise = config.boolean("norm_topk_prob", false)};
 }
 
+// Source  transformers 5.24: the section and the original length are those of RoPE.
 void read_temperature(const JsonRef& config, ModelConfig& c) {
-  const auto rope = config.find("rope_parameters") ? config.find("rope_parameters") : config.find("rope_scaling");
-  if (!rope) return;
-  c.temperature = rope->number("llama_4_scaling_beta", 0.0);
-  if (c.temperature != 0.0) c.temperature_context = rope->at("original_max_position_embeddings").integer();
+  const auto section = rope_section(config);
+  if (!section) return;
+  c.temperature = section->number("llama_4_scaling_beta", 0.0);
+  if (c.temperature == 0.0) return;
+  const auto original = original_length(config, *section, scaling_of(*section));
+  c.temperature_context = original ? original->integer() : section->at("original_max_position_embeddings").integer();
 }
 
 }  // namespace
@@ -231,7 +285,10 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   c.max_context = config.integer("max_position_embeddings", default_context(c.architecture));
   c.sliding_window = read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
-  c.tied_embeddings = config.boolean("tie_word_embeddings", whole.boolean("tie_word_embeddings", false));
+  // Of a model that reads pictures the top level says it, true by default; where there is a head of other values
+  // HfCheckpoint takes that.
+  const bool pictures = text_part(whole).has_value();
+  c.tied_embeddings = whole.boolean("tie_word_embeddings", pictures);
   const bool gpt_oss = c.architecture == Architecture::kGptOss;
   c.qkv_bias = c.architecture == Architecture::kQwen2 || gpt_oss;
   c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;

@@ -81,7 +81,7 @@ QuantConfig read_quant_config(const JsonRef& config) {
     expect_four_bits(*q, "bits");
     const std::string format = q->string("checkpoint_format", "gptq");
     if (format != "gptq" && format != "gptq_v2") refuse(q->at("checkpoint_format"), "gptq or gptq_v2", format);
-    out.stored_zero_less = format == "gptq" ? 1 : 0;
+    out.zeros = format == "gptq" ? GptqZeros::kOneLessByWord : GptqZeros::kAsTheyAre;
   } else if (out.name == "awq") {
     out.method = QuantMethod::kAwq;
     expect_four_bits(*q, q->find("bits") ? "bits" : "w_bit");

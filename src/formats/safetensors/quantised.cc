@@ -9,7 +9,9 @@
 #include <limits>
 #include <numeric>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/ops/gemm/quant.h"
 
 namespace mneme {
@@ -37,6 +39,14 @@ std::int64_t elements_of(const SafetensorsTensor& t) {
 
 int nibble_of(std::uint32_t word, std::int64_t i) {
   return static_cast<int>(word >> (4 * i) & 15);
+}
+
+// Eight zero points of a word of gptq's.
+std::uint32_t zeros_of(std::uint32_t stored, GptqZeros how) {
+  constexpr std::uint32_t kOnes = 0x11111111, kHigh = 0x88888888;
+  if (how == GptqZeros::kAsTheyAre) return stored;
+  if (how == GptqZeros::kOneLessByWord) return stored + kOnes;
+  return ((stored & ~kHigh) + kOnes) ^ (stored & kHigh);  // without carries between nibbles
 }
 
 bool is_f16(float v) {
@@ -217,6 +227,8 @@ class Matrix {
       });
     };
     RepackedMatrix out;
+    MNEME_CHECK(std::all_of(grid.zeros.begin(), grid.zeros.end(), [](int z) { return z >= 0 && z < 16; }),
+                "a zero point of {} is none of 4 bits", base_);
     const bool symmetric = std::all_of(grid.zeros.begin(), grid.zeros.end(), [](int z) { return z == 8; });
     if (symmetric && std::all_of(grid.scales.begin(), grid.scales.end(), is_f16)) {
       fill(make_blocks<BlockQ4_0>(DType::kQ4_0, out), [&](std::size_t i, BlockQ4_0& b) { b.d = f16(grid.scales[i]); });
@@ -284,8 +296,8 @@ class Matrix {
     const auto* z = reinterpret_cast<const std::uint32_t*>(zeros.data.data());
     for (std::int64_t r = 0; r < n_; ++r)
       for (std::int64_t g = 0; g < grid.columns; ++g)
-        grid.zeros.push_back(nibble_of(z[g * (n_ / 8) + r / 8], awq ? kAwqOrder[r % 8] : r % 8) +
-                             config_.stored_zero_less);
+        grid.zeros.push_back(
+            nibble_of(zeros_of(z[g * (n_ / 8) + r / 8], config_.zeros), awq ? kAwqOrder[r % 8] : r % 8));
     const auto* words = reinterpret_cast<const std::uint32_t*>(t.data.data());
     if (awq)
       return pack_int4(grid, {}, [&](std::int64_t r, std::int64_t c) {
@@ -331,6 +343,46 @@ class Matrix {
 };
 
 }  // namespace
+
+GptqZeros GptqEvidence::verdict() const {
+  const std::int64_t more = by_nibble - by_word;
+  return more > 0 && more * more > 4 * (by_nibble + by_word) ? GptqZeros::kOneLessByNibble : GptqZeros::kOneLessByWord;
+}
+
+GptqEvidence gptq_evidence(const WeightSpec& weight, FindTensor find) {
+  const std::string base = weight.hf_name.substr(0, weight.hf_name.rfind('.'));
+  const std::int64_t n = weight.n_out, k = weight.n_in;
+  const SafetensorsTensor *codes = find(base + ".qweight"), *zeros = find(base + ".qzeros"),
+                          *g_idx = find(base + ".g_idx");
+  const auto is_words = [](const SafetensorsTensor* t, std::int64_t rows, std::int64_t columns) {
+    return t != nullptr && t->type == Type::kI32 && t->rank == 2 && t->dims[0] == rows && t->dims[1] == columns;
+  };
+  if (n % 8 != 0 || k % 8 != 0 || !is_words(codes, k / 8, n) || zeros == nullptr) return {};
+  const std::int64_t groups = zeros->dims[0];
+  if (!is_words(zeros, groups, n / 8) || k % groups != 0) return {};
+  if (g_idx != nullptr && (g_idx->type != Type::kI32 || g_idx->rank != 1 || g_idx->dims[0] != k)) return {};
+  const auto* q = reinterpret_cast<const std::uint32_t*>(codes->data.data());
+  const auto* z = reinterpret_cast<const std::uint32_t*>(zeros->data.data());
+  const auto* group = g_idx == nullptr ? nullptr : reinterpret_cast<const std::int32_t*>(g_idx->data.data());
+  const auto mean_code = [&](std::int64_t r, std::int64_t g) {
+    std::int64_t sum = 0, count = 0;
+    for (std::int64_t c = 0; c < k; ++c)
+      if ((group == nullptr ? c / (k / groups) : group[c]) == g) ++count, sum += nibble_of(q[c / 8 * n + r], c % 8);
+    return count == 0 ? 0.0 : ratio(sum, count);
+  };
+  GptqEvidence evidence;
+  for (std::int64_t i = 0; i < groups * (n / 8); ++i) {
+    const std::uint32_t word = zeros_of(z[i], GptqZeros::kOneLessByWord);
+    const std::uint32_t nibbles = zeros_of(z[i], GptqZeros::kOneLessByNibble);
+    for (int j = 0; j < 8 && word != nibbles; ++j) {
+      const int stored = nibble_of(z[i], j), a = nibble_of(word, j), b = nibble_of(nibbles, j);
+      if (a == b || stored < 3 || stored > 12) continue;
+      const double mean = mean_code(i % (n / 8) * 8 + j, i / (n / 8));
+      ++(std::abs(mean - b) < std::abs(mean - a) ? evidence.by_nibble : evidence.by_word);
+    }
+  }
+  return evidence;
+}
 
 std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const WeightSpec& weight, FindTensor find,
                                                std::string_view file, ThreadPool& pool) {

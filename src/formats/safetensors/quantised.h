@@ -30,12 +30,17 @@ namespace mneme {
 
 enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kMxfp4 };
 
+// How gptq stores zero points z, eight nibbles a word: as they are (gptq_v2); z - 1 with the borrows of one subtraction
+// from the word (GPTQModel, late AutoGPTQ); or z - 1 modulo 16 in each nibble (as exllamav2 reads). The last two differ
+// only beside a zero point of 0, and no key says which it is.
+enum class GptqZeros : std::uint8_t { kAsTheyAre, kOneLessByWord, kOneLessByNibble };
+
 // `quantization_config` of config.json, as far as tensors do not say it themselves.
 struct QuantConfig {
   QuantMethod method = QuantMethod::kNone;
-  std::string name = "none";            // quant_method, for errors
-  std::array<std::int64_t, 2> block{};  // of scales of fp8, rows by columns; 0: none
-  int stored_zero_less = 0;             // gptq: what is to be added to a stored zero point
+  std::string name = "none";                // quant_method, for errors
+  std::array<std::int64_t, 2> block{};      // of scales of fp8, rows by columns; 0: none
+  GptqZeros zeros = GptqZeros::kAsTheyAre;  // gptq
 };
 
 // Errors  kUnsupported: methods, formats and widths that are not read (named); kFormat: values that cannot be
@@ -56,6 +61,18 @@ struct RepackedMatrix {
 //         kUnsupported: columns that do not fill blocks, types that are not read. Each names the tensor.
 std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const WeightSpec& weight, FindTensor find,
                                                std::string_view file, ThreadPool& pool);
+
+// gptq with z - 1 stored: how many of the zero points that differ between the two ways of packing fit the codes of their
+// groups better by nibble, and by word; none where a part is missing or misshapen.
+//
+// Numerics  weights of a group have a mean near 0, so that its codes have one near the zero point. Only stored nibbles
+//           of 3 to 12 count: groups near the ends have weights of one sign.
+struct GptqEvidence {
+  std::int64_t by_nibble = 0, by_word = 0;
+  // By word, as transformers reads, unless the others are more by twice the deviation of a coin's throws.
+  GptqZeros verdict() const;
+};
+GptqEvidence gptq_evidence(const WeightSpec& weight, FindTensor find);
 
 // Whether a tensor accompanies quantised weights and is not read.
 bool is_unread_scale(std::string_view name);

@@ -63,10 +63,6 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
     fail(ErrorKind::kFormat, "{}: tensor '{}': its shape needs {} bytes, its offsets give {}", file, name,
          elements * size, end - begin);
   t.data = data.subspan(begin, end - begin);
-  if (reinterpret_cast<std::uintptr_t>(t.data.data()) % size != 0)
-    fail(ErrorKind::kUnsupported,
-         "{}: tensor '{}' does not begin at a multiple of its elements' {} bytes; save the file again", file, name,
-         size);
   return t;
 }
 
@@ -91,6 +87,10 @@ std::optional<DType> float_dtype(SafetensorsType type) {
 
 std::string SafetensorsTensor::shape() const {
   return fmt::format("{} [{}]", safetensors_type_name(type), fmt::join(std::span(dims).first(rank), ", "));
+}
+
+bool is_aligned(const SafetensorsTensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.data.data()) % kTypes[static_cast<std::size_t>(t.type)].bytes == 0;
 }
 
 float float_at(const SafetensorsTensor& t, std::int64_t i) {

@@ -32,7 +32,10 @@ struct SafetensorsTensor {
   std::string shape() const;  // "F8_E4M3 [128, 64]"
 };
 
-// Element i. Requires  float_dtype(t.type).
+// Whether the data begins at a multiple of its elements' size; the format does not ask for it.
+bool is_aligned(const SafetensorsTensor& t);
+
+// Element i. Requires  float_dtype(t.type), is_aligned(t).
 float float_at(const SafetensorsTensor& t, std::int64_t i);
 
 // Tensors in the order of their data, as views of `bytes`; `file` names them in errors.

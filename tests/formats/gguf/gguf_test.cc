@@ -135,21 +135,24 @@ TEST(Gguf, MixturesAreStacks) {
   EXPECT_FALSE(open_gguf(as_bytes(bytes), "m.gguf")->config().experts.normalise);
 }
 
-TEST(Gguf, Mistral3TurnsNeighboursAndScalesNeitherCosinesNorSines) {
+TEST(Gguf, Mistral3TurnsNeighboursAndItsMultiplierDividesTheScaleOfCosines) {
   GgufBuilder b = GgufBuilder::tiny();
   b.rename_architecture("mistral3");
   b.set("mistral3.rope.scaling.type", "yarn");
   b.set("mistral3.rope.scaling.factor", 4.0f);
   b.set("mistral3.rope.scaling.original_context_length", 128u);
   b.set("mistral3.attention.temperature_scale", 0.125f);
+  b.set("mistral3.rope.scaling.yarn_log_multiplier", 1.0f);
   std::string bytes = b.build();
   ModelConfig c = open_gguf(as_bytes(bytes), "m.gguf")->config();
   EXPECT_EQ(c.rope.pairs, RopePairs::kNeighbours);
   EXPECT_EQ(std::tuple(c.temperature, c.temperature_context, c.rope.attention_factor), std::tuple(0.125, 128, 1.0));
   b.set("mistral3.rope.scaling.yarn_log_multiplier", 0.0f);
   bytes = b.build();
-  c = open_gguf(as_bytes(bytes), "m.gguf")->config();
-  EXPECT_NEAR(c.rope.attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12) << "no divisor";
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "m.gguf")->config().rope.attention_factor, 0.0) << "no divisor";
+  b.erase("mistral3.rope.scaling.yarn_log_multiplier");
+  bytes = b.build();
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "m.gguf")->config().rope.attention_factor, 0.0) << "absent means 0";
 }
 
 TEST(Gguf, Qwen3HasNormsOverHeads) {

@@ -197,12 +197,8 @@ TEST(HuggingFace, TextPartOfAModelThatReadsPictures) {
 TEST(HuggingFace, TensorsWithoutMeaningAreLeftOut) {
   HfBuilder b = HfBuilder::tiny();
   b.add("model.layers.0.self_attn.rotary_emb.inv_freq", {16}, "F32");
-  b.add("lm_head.weight", {40, 64});
   const auto checkpoint = open(b);
-  EXPECT_EQ(checkpoint->tensors().size(), b.tensors.size() - 2);
-  EXPECT_EQ(checkpoint->find("output.weight"), nullptr) << "tied";
-  b.config["tie_word_embeddings"] = false;
-  EXPECT_NE(open(b)->find("output.weight"), nullptr);
+  EXPECT_EQ(checkpoint->tensors().size(), b.tensors.size() - 1);
 }
 
 TEST(HfConfig, DefaultsAreThoseOfTheConfigurationClasses) {

@@ -1,0 +1,287 @@
+// Every field of a model's configuration, in every architecture, through `mneme convert` and back. A field that is
+// added is a compile error here until it is listed, and a failure until a change of it comes through.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "src/base/underlying.h"
+#include "src/formats/gguf/gguf_metadata.h"
+#include "src/formats/open/convert.h"
+#include "src/formats/weight_names.h"
+#include "src/tensor/buffer.h"
+#include "tests/formats/files.h"
+
+namespace mneme::test {
+namespace {
+
+constexpr Architecture kArchitectures[] = {Architecture::kLlama, Architecture::kMistral,  Architecture::kQwen2,
+                                           Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe,
+                                           Architecture::kGptOss};
+
+using Fields = std::map<std::string, std::string>;
+
+std::string text(double v) {
+  return fmt::format("{:.5g}", v);  // GGUF has f32
+}
+
+// All fields as text. The bindings name every member: one more does not compile.
+Fields fields_of(const ModelConfig& c) {
+  const auto& [architecture, name, n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_context,
+               sliding_window, windowed, rms_eps, tied_embeddings, qkv_bias, qk_norm, rope, experts, temperature,
+               temperature_context] = c;
+  const auto& [theta, pairs, scaling, factor, original_context, low_freq_factor, high_freq_factor, beta_fast, beta_slow,
+               attention_factor, truncate, freq_factors] = rope;
+  const auto& [n, n_used, expert_ffn, normalise, biases, limit] = experts;
+  return {{"architecture", std::string(architecture_name(architecture))},
+          {"name", name},
+          {"n_layers", std::to_string(n_layers)},
+          {"hidden", std::to_string(hidden)},
+          {"ffn", std::to_string(ffn)},
+          {"n_heads", std::to_string(n_heads)},
+          {"n_kv_heads", std::to_string(n_kv_heads)},
+          {"head_dim", std::to_string(head_dim)},
+          {"vocab", std::to_string(vocab)},
+          {"max_context", std::to_string(max_context)},
+          {"sliding_window", std::to_string(sliding_window)},
+          {"windowed", fmt::format("{}", fmt::join(windowed.begin(), windowed.end(), " "))},
+          {"rms_eps", text(rms_eps)},
+          {"tied_embeddings", std::to_string(tied_embeddings)},
+          {"qkv_bias", std::to_string(qkv_bias)},
+          {"qk_norm", std::to_string(qk_norm)},
+          {"temperature", text(temperature)},
+          {"temperature_context", std::to_string(temperature_context)},
+          {"rope.theta", text(theta)},
+          {"rope.pairs", std::to_string(underlying(pairs))},
+          {"rope.scaling", std::to_string(underlying(scaling))},
+          {"rope.factor", text(factor)},
+          {"rope.original_context", std::to_string(original_context)},
+          {"rope.low_freq_factor", text(low_freq_factor)},
+          {"rope.high_freq_factor", text(high_freq_factor)},
+          {"rope.beta_fast", text(beta_fast)},
+          {"rope.beta_slow", text(beta_slow)},
+          {"rope.attention_factor", text(attention_factor)},
+          {"rope.truncate", std::to_string(truncate)},
+          {"rope.freq_factors", fmt::format("{}", fmt::join(freq_factors, " "))},
+          {"experts.n", std::to_string(n)},
+          {"experts.n_used", std::to_string(n_used)},
+          {"experts.ffn", std::to_string(expert_ffn)},
+          {"experts.normalise", std::to_string(normalise)},
+          {"experts.biases", std::to_string(biases)},
+          {"experts.limit", text(limit)}};
+}
+
+// Zeros in every weight of a configuration, and a tokenizer of as many tokens.
+class ZeroCheckpoint final : public Checkpoint {
+ public:
+  explicit ZeroCheckpoint(const ModelConfig& config) : config_(config) {
+    for_each_weight(config, [&](const WeightSpec& w) {
+      const std::int64_t columns = std::max<std::int64_t>(w.n_in, 1), experts = std::max<std::int64_t>(w.n_experts, 1);
+      const Buffer& zeros = memory_.emplace_back(experts * w.n_out * columns * sizeof(float));
+      std::fill_n(zeros.data(), zeros.size(), std::byte{0});
+      if (w.n_in == 0)
+        tensors_.push_back({w.name, ConstTensorView(zeros.data(), DType::kF32, {w.n_out})});
+      else if (w.n_experts == 0)
+        tensors_.push_back({w.name, ConstTensorView(zeros.data(), DType::kF32, {w.n_out, w.n_in})});
+      else
+        tensors_.push_back({w.name, ConstTensorView(zeros.data(), DType::kF32, {w.n_experts, w.n_out, w.n_in})});
+    });
+    tokenizer_.kind = TokenizerKind::kSentencePiece;
+    for (std::int64_t i = 0; i < config.vocab; ++i) {
+      tokenizer_.tokens.push_back("t" + std::to_string(i));
+      tokenizer_.types.push_back(TokenType::kNormal);
+      tokenizer_.scores.push_back(0.0f);
+    }
+  }
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return tokenizer_; }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return metadata_; }
+  std::string_view format() const override { return "zeros"; }
+
+ private:
+  ModelConfig config_;
+  TokenizerData tokenizer_;
+  std::deque<Buffer> memory_;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<MetadataEntry> metadata_;
+};
+
+ModelConfig base(Architecture a) {
+  ModelConfig c;
+  c.architecture = a;
+  c.name = "base";
+  c.n_layers = 2;
+  c.hidden = c.ffn = 16;
+  c.n_heads = 4;
+  c.n_kv_heads = 2;
+  c.head_dim = 8;
+  c.vocab = 12;
+  c.max_context = 256;
+  c.qkv_bias = a == Architecture::kQwen2 || a == Architecture::kGptOss;
+  c.qk_norm = a == Architecture::kQwen3 || a == Architecture::kQwen3Moe;
+  if (a == Architecture::kQwen3Moe) c.experts = {.n = 3, .n_used = 2, .ffn = 8};
+  if (a == Architecture::kGptOss) {
+    c.experts = {.n = 3, .n_used = 2, .ffn = 8, .normalise = true, .biases = true, .limit = 7.0};
+    c.sliding_window = 32;
+    c.windowed = {true, false};
+    c.rope.truncate = false;
+  }
+  return c;
+}
+
+// What a GGUF file holds of a configuration: mistral is llama, llama3 scaling are factors, rows of q and k are in the
+// architecture's order.
+ModelConfig as_gguf(ModelConfig c) {
+  const std::vector<float> factors = gguf_freq_factors(c);
+  if (c.architecture == Architecture::kMistral) c.architecture = Architecture::kLlama;
+  c.rope.pairs = gguf_rope_pairs(c.architecture);
+  if (c.rope.scaling != RopeScaling::kLlama3) return c;
+  const RopeConfig before = c.rope;
+  c.rope = {.theta = before.theta, .pairs = before.pairs, .truncate = before.truncate, .freq_factors = factors};
+  return c;
+}
+
+Fields through_convert(const ModelConfig& c) {
+  TempFolder folder;
+  convert_to_gguf(ZeroCheckpoint(c), folder / "out.gguf", DType::kF32);
+  return fields_of(Checkpoint::open(folder / "out.gguf")->config());
+}
+
+// One field of another value, or those that must change together.
+struct Change {
+  const char* field;
+  std::function<void(ModelConfig&)> make;
+  std::function<bool(Architecture)> applies = [](Architecture) { return true; };
+};
+
+bool has_experts(Architecture a) {
+  return a == Architecture::kQwen3Moe || a == Architecture::kGptOss;
+}
+
+auto yarn(std::function<void(RopeConfig&)> more) {
+  return [more](ModelConfig& c) {
+    c.rope.scaling = RopeScaling::kYarn;
+    c.rope.factor = 4.0;
+    c.rope.original_context = 64;
+    more(c.rope);
+    if (c.architecture == Architecture::kMistral3 && c.rope.attention_factor == 0.0) c.rope.attention_factor = 1.0;
+  };
+}
+
+auto llama3(std::function<void(RopeConfig&)> more) {
+  return [more](ModelConfig& c) {
+    c.rope.scaling = RopeScaling::kLlama3;
+    c.rope.factor = 8.0;
+    c.rope.original_context = 64;
+    more(c.rope);
+  };
+}
+
+std::vector<Change> changes_of_rope() {
+  return {
+      {"rope.theta", [](ModelConfig& c) { c.rope.theta = 5e5; }},
+      {"rope.pairs", [](ModelConfig& c) { c.rope.pairs = RopePairs::kNeighbours; }},
+      {"rope.scaling", [](ModelConfig& c) { c.rope.scaling = RopeScaling::kLinear, c.rope.factor = 2.0; }},
+      {"rope.factor",
+       [](ModelConfig& c) {
+         c.rope.scaling = RopeScaling::kDynamic, c.rope.factor = 3.0, c.rope.original_context = 128;
+       }},
+      {"rope.original_context", yarn([](RopeConfig& r) { r.original_context = 100; })},
+      {"rope.low_freq_factor", llama3([](RopeConfig& r) { r.low_freq_factor = 2.0; })},
+      {"rope.high_freq_factor", llama3([](RopeConfig& r) { r.high_freq_factor = 8.0; })},
+      {"rope.beta_fast", yarn([](RopeConfig& r) { r.beta_fast = 16.0; })},
+      {"rope.beta_slow", yarn([](RopeConfig& r) { r.beta_slow = 2.0; })},
+      {"rope.attention_factor", yarn([](RopeConfig& r) { r.attention_factor = 1.5; })},
+      {"rope.attention_factor", yarn([](RopeConfig& r) { r.factor = 1.0, r.attention_factor = 1.5; })},
+      {"rope.truncate", yarn([](RopeConfig& r) { r.truncate = !r.truncate; })},
+      {"rope.freq_factors",
+       [](ModelConfig& c) {
+         c.rope.freq_factors = {1.0f, 2.0f, 3.0f, 4.0f};
+       }},
+  };
+}
+
+std::vector<Change> changes_of_parts() {
+  const auto only = [](Architecture one) { return [one](Architecture a) { return a == one; }; };
+  const auto gpt_oss = only(Architecture::kGptOss), mistral3 = only(Architecture::kMistral3);
+  const auto llama = only(Architecture::kLlama), moe = only(Architecture::kQwen3Moe);
+  return {
+      {"experts.n", [](ModelConfig& c) { c.experts.n = 4; }, has_experts},
+      {"experts.n_used", [](ModelConfig& c) { c.experts.n_used = 1; }, has_experts},
+      {"experts.ffn", [](ModelConfig& c) { c.experts.ffn = 16; }, has_experts},
+      {"experts.normalise", [](ModelConfig& c) { c.experts.normalise = false; }, moe},
+      {"experts.limit", [](ModelConfig& c) { c.experts.limit = 3.5; }, gpt_oss},
+      {"windowed",
+       [](ModelConfig& c) {
+         c.windowed = {false, true};
+       },
+       gpt_oss},
+      {"windowed",
+       [](ModelConfig& c) {
+         c.windowed = {false, false};
+       },
+       gpt_oss},
+      {"qkv_bias", [](ModelConfig& c) { c.qkv_bias = true; }, llama},
+      {"temperature", [](ModelConfig& c) { c.temperature = 0.25, c.temperature_context = 64; }, mistral3},
+      {"temperature_context",
+       [](ModelConfig& c) {
+         yarn([](RopeConfig&) {})(c);
+         c.temperature = 0.25, c.temperature_context = 64;
+       },
+       mistral3},
+  };
+}
+
+std::vector<Change> changes() {
+  std::vector<Change> all = {
+      {"name", [](ModelConfig& c) { c.name = "another"; }},
+      {"n_layers",
+       [](ModelConfig& c) {
+         c.n_layers = 3;
+         if (!c.windowed.empty()) c.windowed = {true, false, true};
+       }},
+      {"hidden", [](ModelConfig& c) { c.hidden = 24; }},
+      {"ffn", [](ModelConfig& c) { c.ffn = 24; }},
+      {"n_heads", [](ModelConfig& c) { c.n_heads = 6; }},
+      {"n_kv_heads", [](ModelConfig& c) { c.n_kv_heads = 4; }},
+      {"head_dim", [](ModelConfig& c) { c.head_dim = 16; }},
+      {"vocab", [](ModelConfig& c) { c.vocab = 20; }},
+      {"max_context", [](ModelConfig& c) { c.max_context = 300; }},
+      {"max_context", [](ModelConfig& c) { c.max_context = std::int64_t{1} << 31; }},
+      {"sliding_window", [](ModelConfig& c) { c.sliding_window = 40; }},
+      {"rms_eps", [](ModelConfig& c) { c.rms_eps = 1e-6; }},
+      {"tied_embeddings", [](ModelConfig& c) { c.tied_embeddings = true; }},
+  };
+  for (const auto& more : {changes_of_rope(), changes_of_parts()}) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(ConfigFields, EachComesThroughConvertInEveryArchitecture) {
+  for (const Architecture a : kArchitectures) {
+    EXPECT_EQ(through_convert(base(a)), fields_of(as_gguf(base(a)))) << architecture_name(a);
+    for (const Change& change : changes()) {
+      if (!change.applies(a)) continue;
+      ModelConfig c = base(a);
+      change.make(c);
+      EXPECT_NE(fields_of(c).at(change.field), fields_of(base(a)).at(change.field)) << "nothing changed";
+      EXPECT_EQ(through_convert(c), fields_of(as_gguf(c))) << architecture_name(a) << ", " << change.field;
+    }
+  }
+}
+
+TEST(ConfigFields, EachIsChangedByATest) {
+  // These follow from the architecture.
+  const std::vector<std::string> kDerived = {"architecture", "qk_norm", "experts.biases"};
+  for (const auto& [field, value] : fields_of({})) {
+    const std::vector<Change> all = changes();
+    const bool changed = std::any_of(all.begin(), all.end(), [&](const Change& c) { return field == c.field; });
+    EXPECT_TRUE(changed || std::find(kDerived.begin(), kDerived.end(), field) != kDerived.end()) << field;
+  }
+}
+
+}  // namespace
+}  // namespace mneme::test
