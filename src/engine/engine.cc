@@ -90,6 +90,9 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
     if (b.token >= vocab) {
       fail(ErrorKind::kOption, "logit_bias: token {} is not in the vocabulary, which has {}", b.token, vocab);
     }
+    const Model* const model = forward->model();
+    if (model != nullptr && std::ranges::binary_search(model->absent_tokens(), b.token))
+      fail(ErrorKind::kOption, "logit_bias: the id {} has no token and is never sampled; leave it out", b.token);
   }
   if (input.max_tokens < 0) fail(ErrorKind::kRequest, "max_tokens: expected 0 or more, found {}", input.max_tokens);
   if (input.decode_prompt_tail < 0) {

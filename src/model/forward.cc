@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 
 #include "src/base/check.h"
 #include "src/base/underlying.h"
@@ -161,6 +162,9 @@ ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), config.rms_eps, h, context);
   ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
+  for (std::int64_t row = 0; row < n; ++row)
+    for (const std::int32_t id : model.absent_tokens())
+      y.row_as<float>(row)[id] = -std::numeric_limits<float>::infinity();
   if (stages != nullptr) stages->broadcast(all, stages->rank());
   lap(Op::kHead);
   return y;

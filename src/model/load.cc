@@ -139,6 +139,7 @@ struct ModelLoader {
   void load(const ModelOptions& options) {
     model.config_ = checkpoint.config();
     for (const CheckpointTensor& t : checkpoint.tensors()) by_name.emplace(t.name, &t);
+    model.absent_tokens_ = absent_tokens(checkpoint.tokenizer());
     model.max_context_ = apply_limits(model.config_, options.context);
     const ModelConfig& c = model.config_;
     model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);

@@ -56,6 +56,8 @@ class Model {
   ~Model();
 
   const ModelConfig& config() const { return config_; }
+  // Ids without a token (padding of the embedding): their logits are -inf.
+  std::span<const std::int32_t> absent_tokens() const { return absent_tokens_; }
   const RopeTable& rope() const { return rope_; }
   std::int64_t max_context() const { return max_context_; }
   KvShape kv_shape(DType kv_dtype) const;
@@ -78,6 +80,7 @@ class Model {
   friend struct ModelLoader;
   std::unique_ptr<Checkpoint> checkpoint_;
   ModelConfig config_;
+  std::vector<std::int32_t> absent_tokens_;
   RopeTable rope_;
   std::int64_t max_context_ = 0;
   WeightMatrix embedding_;

@@ -247,7 +247,51 @@ void expect_equal(const TokenizerData& a, const TokenizerData& b) {
             std::tie(b.add_bos, b.add_eos, b.ignore_merges, b.pre_add_prefix_space));
   const bool marks = a.kind == TokenizerKind::kSentencePiece;
   EXPECT_TRUE(!marks || a.add_space_prefix == b.add_space_prefix);
+  EXPECT_EQ(std::tie(a.space_rule, a.split_at_marks), std::tie(b.space_rule, b.split_at_marks));
+  EXPECT_TRUE(!marks || a.fuse_unknown == b.fuse_unknown);
+  const auto flags = [](const TokenizerData& t) {
+    std::vector<std::pair<int, int>> out;
+    for (const AddedFlags& f : t.added_flags) out.emplace_back(f.id, f.flags);
+    return out;
+  };
+  EXPECT_EQ(flags(a), flags(b));
   EXPECT_EQ(a.chat_template, b.chat_template);
+}
+
+TEST(Convert, SchemesOfMetaspaceAndFlagsOfAddedTokensComeThrough) {
+  HfBuilder b = HfBuilder::tiny();
+  b.tokenizer = HfBuilder::sentencepiece_tokenizer();
+  b.tokenizer["normalizer"] = nullptr;
+  b.tokenizer["model"]["fuse_unk"] = true;
+  b.tokenizer["added_tokens"][2]["rstrip"] = true;
+  for (const char* scheme : {"always", "first", "never"}) {
+    b.tokenizer["pre_tokenizer"] = {
+        {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", *scheme == 'f'}};
+    TempFolder folder;
+    b.write(folder);
+    const auto from = Checkpoint::open(folder.path());
+    convert_to_gguf(*from, folder / "out.gguf", DType::kF32);
+    expect_equal(Checkpoint::open(folder / "out.gguf")->tokenizer(), from->tokenizer());
+  }
+}
+
+TEST(Convert, Llama3sPatternWithoutWholePiecesStaysWithoutThem) {
+  HfBuilder b = HfBuilder::tiny();
+  b.tokenizer["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"},
+         {"behavior", "Isolated"},
+         {"pattern",
+          {{"Regex", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+                     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}}}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  TempFolder folder;
+  b.write(folder);
+  convert_to_gguf(*Checkpoint::open(folder.path()), folder / "out.gguf", DType::kF32);
+  const TokenizerData t = Checkpoint::open_tokenizer(folder / "out.gguf");
+  EXPECT_EQ(t.pre, "smaug-bpe") << "llama-bpe takes a piece that is a token whole";
+  EXPECT_FALSE(t.ignore_merges);
 }
 
 TEST(Convert, TokenizersComeThrough) {

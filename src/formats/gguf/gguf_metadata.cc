@@ -12,6 +12,7 @@
 #include "src/base/size32.h"
 #include "src/base/underlying.h"
 #include "src/formats/config_check.h"
+#include "src/formats/tokenizer_check.h"
 
 namespace mneme {
 namespace {
@@ -104,17 +105,40 @@ const std::array<KnownPre, 4>& known_pres() {
 }
 
 std::int32_t type_number(TokenType type) {
-  return underlying(type) + 1;
+  // llama.cpp's converter calls padding unused, too.
+  return underlying(type == TokenType::kAbsent ? TokenType::kUnused : type) + 1;
 }
 
-void put_byte_bpe(GgufWriter& w, const TokenizerData& t) {
-  const std::string_view known = t.pre_patterns.empty() ? std::string_view(t.pre) : known_pre_tokenizer(t.pre_patterns);
-  w.put("tokenizer.ggml.pre", known.empty() ? std::string_view("default") : known);
-  if (known.empty()) w.put("mneme.tokenizer.pre_patterns", std::span<const std::string>(t.pre_patterns));
+std::vector<std::string> joined_merges(const TokenizerData& t) {
   std::vector<std::string> merges;
   merges.reserve(t.merges.size());
   for (const auto& [left, right] : t.merges) merges.push_back(left + " " + right);
-  w.put("tokenizer.ggml.merges", std::span<const std::string>(merges));
+  return merges;
+}
+
+// What tokenizer.json says and GGUF has no key for.
+void put_space_rules(GgufWriter& w, const TokenizerData& t) {
+  if (t.space_rule == SpaceRule::kLlamaCpp) return;
+  w.put("mneme.tokenizer.space_rule", space_rule_name(t.space_rule));
+  w.put("mneme.tokenizer.split_at_marks", t.split_at_marks);
+  w.put("mneme.tokenizer.fuse_unknown", t.fuse_unknown);
+  if (!t.merges.empty()) w.put("mneme.tokenizer.merges", std::span<const std::string>(joined_merges(t)));
+}
+
+void put_added_flags(GgufWriter& w, const TokenizerData& t) {
+  if (t.added_flags.empty()) return;
+  std::vector<std::int32_t> pairs;  // id, flags, id, flags, ...
+  for (const AddedFlags& a : t.added_flags) pairs.insert(pairs.end(), {a.id, std::int32_t{a.flags}});
+  w.put("mneme.tokenizer.added_flags", std::span<const std::int32_t>(pairs));
+}
+
+void put_byte_bpe(GgufWriter& w, const TokenizerData& t) {
+  std::string_view known = t.pre_patterns.empty() ? std::string_view(t.pre) : known_pre_tokenizer(t.pre_patterns);
+  if (!t.pre_patterns.empty() && known == "llama-bpe" && !t.ignore_merges)
+    known = "smaug-bpe";  // the same pattern; llama-bpe keeps whole pieces
+  w.put("tokenizer.ggml.pre", known.empty() ? std::string_view("default") : known);
+  if (known.empty()) w.put("mneme.tokenizer.pre_patterns", std::span<const std::string>(t.pre_patterns));
+  w.put("tokenizer.ggml.merges", std::span<const std::string>(joined_merges(t)));
   w.put("mneme.tokenizer.ignore_merges", t.ignore_merges);
   w.put("tokenizer.ggml.add_space_prefix", t.pre_add_prefix_space);
 }
@@ -196,7 +220,9 @@ void put_tokenizer(GgufWriter& w, const TokenizerData& t) {
   } else {
     w.put("tokenizer.ggml.scores", std::span<const float>(t.scores));
     w.put("tokenizer.ggml.add_space_prefix", t.add_space_prefix);
+    put_space_rules(w, t);
   }
+  put_added_flags(w, t);
   const auto id = [&](const char* key, std::optional<std::int32_t> value) {
     if (value) w.put(key, u32(*value));
   };

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,20 +29,22 @@ void read_types(const GgufFile& file, TokenizerData& t) {
            t.types.size(), type);
     // 0 is "undefined", which older writers used for padding.
     t.types.push_back(type == 0 ? TokenType::kUnused : static_cast<TokenType>(type - 1));
+    // llama.cpp's converter gives an id without a token this name; tokens that a model merely does not use have others.
+    const std::size_t i = t.types.size() - 1;
+    if (t.types[i] == TokenType::kUnused && t.tokens[i] == fmt::format("[PAD{}]", i)) t.types[i] = TokenType::kAbsent;
   }
 }
 
-void read_merges(const GgufFile& file, TokenizerData& t) {
-  const auto merges = file.strings("tokenizer.ggml.merges");
-  if (!merges) fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.merges' is missing", file.file());
+void read_merges(const GgufFile& file, std::string_view key, TokenizerData& t) {
+  const auto merges = file.strings(key);
+  if (!merges) fail(ErrorKind::kFormat, "{}: metadata '{}' is missing", file.file(), key);
   t.merges.reserve(merges->size());
   for (std::string_view m : *merges) {
     // A part may start with a space where the vocabulary is not in the printable alphabet; it is never empty.
     const std::size_t space = m.find(' ', 1);
     if (space == std::string_view::npos || space + 1 == m.size())
-      fail(ErrorKind::kFormat,
-           "{}: merge {} of 'tokenizer.ggml.merges': expected two parts and a space between, found '{}'", file.file(),
-           t.merges.size(), m);
+      fail(ErrorKind::kFormat, "{}: merge {} of '{}': expected two parts and a space between, found '{}'", file.file(),
+           t.merges.size(), key, m);
     t.merges.emplace_back(m.substr(0, space), m.substr(space + 1));
   }
 }
@@ -55,6 +59,38 @@ void read_scores(const GgufFile& file, TokenizerData& t) {
     if (std::isnan((*scores)[i]))
       fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.scores' of token {} is not a number", file.file(), i);
   t.scores = std::move(*scores);
+}
+
+// Of a folder that `mneme convert` wrote to a file.
+void read_space_rules(const GgufFile& file, TokenizerData& t) {
+  const auto name = file.string("mneme.tokenizer.space_rule");
+  if (!name) return;
+  const auto rule = space_rule_of(*name);
+  if (!rule)
+    fail(ErrorKind::kUnsupported,
+         "{}: 'mneme.tokenizer.space_rule': expected always, first, never, prepend or replace, found '{}'", file.file(),
+         name->substr(0, 40));
+  t.space_rule = *rule;
+  t.split_at_marks = file.boolean("mneme.tokenizer.split_at_marks").value_or(false);
+  t.fuse_unknown = file.boolean("mneme.tokenizer.fuse_unknown").value_or(true);
+  if (file.strings("mneme.tokenizer.merges")) read_merges(file, "mneme.tokenizer.merges", t);
+}
+
+void read_added_flags(const GgufFile& file, TokenizerData& t) {
+  const auto pairs = file.integers("mneme.tokenizer.added_flags");
+  if (!pairs) return;
+  constexpr std::uint8_t kAll = kAddedLstrip | kAddedRstrip | kAddedNormalized;
+  if (pairs->size() % 2 != 0 || pairs->size() > 2 * t.tokens.size())
+    fail(ErrorKind::kFormat, "{}: 'mneme.tokenizer.added_flags': expected pairs of an id and flags, found {} values",
+         file.file(), pairs->size());
+  for (std::size_t i = 0; i < pairs->size(); i += 2) {
+    const std::int32_t id = *check_token_id((*pairs)[i], t, "'mneme.tokenizer.added_flags'", file.file());
+    const std::int64_t flags = (*pairs)[i + 1];
+    if (flags < 0 || flags > kAll)
+      fail(ErrorKind::kFormat, "{}: 'mneme.tokenizer.added_flags' of token {}: expected 0 to {}, found {}", file.file(),
+           id, kAll, flags);
+    t.added_flags.push_back({id, static_cast<std::uint8_t>(flags)});
+  }
 }
 
 // Files name one end-of-sequence token; chat models end their turns with others too, recognised by their text.
@@ -97,8 +133,9 @@ void read_special(const GgufFile& file, TokenizerData& t) {
   } else {
     find_ends(t);
   }
-  // llama-bpe and tekken models expect a BOS token and keep whole pieces; their files do not say so.
-  const bool llama3 = t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "tekken";
+  // Models of these pre-tokenizers expect a BOS token and keep whole pieces; their files do not say so.
+  static constexpr std::array<std::string_view, 5> kLlama3 = {"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"};
+  const bool llama3 = std::find(kLlama3.begin(), kLlama3.end(), t.pre) != kLlama3.end();
   t.ignore_merges = file.boolean("mneme.tokenizer.ignore_merges").value_or(llama3 || t.pre == "gpt-4o");
   t.add_bos = file.boolean("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3);
   t.add_eos = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
@@ -135,10 +172,12 @@ TokenizerData read_gguf_tokenizer(const GgufFile& file) {
       t.pre_patterns.assign(patterns->begin(), patterns->end());
     else
       t.pre = std::string(file.string("tokenizer.ggml.pre").value_or("default"));
-    read_merges(file, t);
+    read_merges(file, "tokenizer.ggml.merges", t);
   } else {
     read_scores(file, t);
+    read_space_rules(file, t);
   }
+  read_added_flags(file, t);
   read_special(file, t);
   t.chat_template = std::string(file.string("tokenizer.chat_template").value_or(""));
   return t;

@@ -67,6 +67,9 @@ bool read_pre_part(const JsonRef& node, TokenizerData& t) {
     add_pattern(node, node.boolean("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", t);
   } else if (type == "ByteLevel") {
     t.pre_add_prefix_space = node.boolean("add_prefix_space", true);
+    // The library would put a space before every piece of the patterns before.
+    if (t.pre_add_prefix_space && !t.pre_patterns.empty())
+      unsupported(node, "ByteLevel with add_prefix_space behind other pre-tokenizers; expected it alone");
     if (node.boolean("use_regex", true)) add_pattern(node, std::string(kGpt2Pattern), t);
     return true;
   } else {
@@ -79,17 +82,18 @@ bool read_pre_part(const JsonRef& node, TokenizerData& t) {
 void read_metaspace(const JsonRef& node, TokenizerData& t) {
   if (const std::string mark = node.string("replacement", kSpaceMark); mark != kSpaceMark)
     unsupported(node, fmt::format("Metaspace with '{}'; expected '{}'", mark, kSpaceMark));
-  if (node.boolean("split", true)) unsupported(node, "Metaspace that splits; expected \"split\": false");
+  t.split_at_marks = node.boolean("split", true);
   const std::string scheme = node.string("prepend_scheme", node.boolean("add_prefix_space", true) ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never")
     node.at("prepend_scheme").wrong("always, first or never");
   t.add_space_prefix = scheme != "never";
+  t.space_rule = scheme == "always" ? SpaceRule::kAlways : scheme == "first" ? SpaceRule::kFirst : SpaceRule::kNever;
 }
 
 // SentencePiece expressed as normalisers: a mark before the text, marks for spaces.
 void read_marks(const JsonRef& node, TokenizerData& t, bool& replaces) {
   const std::string type = node.at("type").string();
-  if (type == "Prepend" && node.at("prepend").string() == kSpaceMark) {
+  if (type == "Prepend" && node.at("prepend").string() == kSpaceMark && !t.add_space_prefix) {
     t.add_space_prefix = true;
   } else if (type == "Replace" && node.at("content").string() == kSpaceMark &&
              node.at("pattern").string("String", "") == " ") {
@@ -109,13 +113,15 @@ void read_sentencepiece(const JsonRef& root, TokenizerData& t) {
   if (normalizer)
     for (const JsonRef& part : parts(*normalizer, "normalizers")) read_marks(part, t, replaces);
   if (pre) {
-    if (pre->at("type").string() != "Metaspace" || replaces)
+    if (pre->at("type").string() != "Metaspace" || replaces || t.add_space_prefix)
       unsupported(*pre,
                   fmt::format("pre-tokenizer '{}' with byte_fallback; expected Metaspace", pre->at("type").string()));
     read_metaspace(*pre, t);
   } else if (!replaces) {
     fail(ErrorKind::kUnsupported, "{}: byte_fallback without Metaspace or a normalizer that marks spaces with '{}'",
          root.file(), kSpaceMark);
+  } else {
+    t.space_rule = t.add_space_prefix ? SpaceRule::kPrepend : SpaceRule::kReplace;
   }
 }
 

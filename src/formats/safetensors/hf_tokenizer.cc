@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMaxTokens = 1 << 24;
 constexpr std::size_t kMaxEnds = 1024;
 
-// Holes between ids become unused tokens, but a single id must not create millions of them.
+// Holes between ids become ids without a token, but a single id must not create millions of them.
 void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, const std::string& text, TokenType type,
                std::size_t n_entries, std::string_view file) {
   const auto most = std::min<std::int64_t>(kMaxTokens, 2 * n_entries + 1024);
@@ -25,7 +25,7 @@ void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, cons
   const std::size_t i = id;
   if (i >= t.tokens.size()) {
     t.tokens.resize(i + 1);
-    t.types.resize(i + 1, TokenType::kUnused);
+    t.types.resize(i + 1, TokenType::kAbsent);
     taken.resize(i + 1, false);
   }
   if (taken[i] && t.tokens[i] != text)
@@ -38,6 +38,19 @@ void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, cons
 bool is_byte_token(const std::string& text) {
   return text.size() == 6 && text.starts_with("<0x") && text.back() == '>' &&
          text.find_first_not_of("0123456789ABCDEF", 3) == 5;
+}
+
+// Flags of one added token. single_word is refused: no known model of these kinds uses it.
+void read_added_flags(const JsonRef& token, std::int64_t id, bool special, TokenizerData& t) {
+  if (token.boolean("single_word", false))
+    fail(ErrorKind::kUnsupported, "{}: {}: added token '{}' has single_word; this build takes such tokens nowhere",
+         token.file(), token.path(), token.at("content").string());
+  std::uint8_t flags = 0;
+  if (token.boolean("lstrip", false)) flags |= kAddedLstrip;
+  if (token.boolean("rstrip", false)) flags |= kAddedRstrip;
+  if (token.boolean("normalized", !special)) flags |= kAddedNormalized;
+  std::erase_if(t.added_flags, [&](const AddedFlags& a) { return a.id == id; });
+  if (flags != 0) t.added_flags.push_back({count32(id), flags});
 }
 
 void read_vocabulary(const JsonRef& root, const JsonRef& model, TokenizerData& t) {
@@ -63,8 +76,9 @@ void read_vocabulary(const JsonRef& root, const JsonRef& model, TokenizerData& t
     if (same != vocab.value().end() && JsonRef(*same, root.file()).integer() != id)
       fail(ErrorKind::kFormat, "{}: added token '{}' has id {}, the vocabulary gives it {}", root.file(), text, id,
            same->dump());
-    put_token(t, taken, id, text, token.boolean("special", false) ? TokenType::kControl : TokenType::kUserDefined,
-              n_entries, root.file());
+    const bool special = token.boolean("special", false);
+    put_token(t, taken, id, text, special ? TokenType::kControl : TokenType::kUserDefined, n_entries, root.file());
+    read_added_flags(token, id, special, t);
   }
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (!taken[i]) t.tokens[i] = fmt::format("[PAD{}]", i);
@@ -97,9 +111,9 @@ void read_merges(const JsonRef& model, TokenizerData& t) {
   }
 }
 
-// SentencePiece merges the pair whose union has the best score, tokenizer.json the first pair of a list. The list was
-// made from the scores, so its order reproduces them. A token that no merge produces must not be produced by scores
-// either and becomes unused.
+// Scores for programs that know no merges (llama.cpp): the pair whose union has the best score merges, and the order of
+// the list reproduces them. Ours merges by the list: scores also join pairs that are not in it. A token that no merge
+// produces must not be produced by scores either and becomes unused.
 void scores_from_merges(TokenizerData& t) {
   std::unordered_map<std::string, std::size_t> rank;
   for (std::size_t r = 0; r < t.merges.size(); ++r) rank.emplace(t.merges[r].first + t.merges[r].second, r);
@@ -116,7 +130,6 @@ void scores_from_merges(TokenizerData& t) {
     else
       t.scores[id] = -static_cast<float>(t.merges.size() + id);
   }
-  t.merges.clear();
 }
 
 std::optional<std::int32_t> id_of(const TokenizerData& t, std::string_view text) {
@@ -169,6 +182,9 @@ TokenizerData read_tokenizer_json(const JsonRef& root) {
   if (model.number("dropout", 0.0) != 0.0) fail(ErrorKind::kUnsupported, "{}: model.dropout is not 0", root.file());
   read_pre_tokenizer(root, model.boolean("byte_fallback", false), t);
   t.ignore_merges = model.boolean("ignore_merges", false);
+  t.fuse_unknown = model.boolean("fuse_unk", false);
+  if (t.ignore_merges && t.kind == TokenizerKind::kSentencePiece)
+    fail(ErrorKind::kUnsupported, "{}: model.ignore_merges with byte_fallback; expected one of them", root.file());
   read_vocabulary(root, model, t);
   read_merges(model, t);
   if (t.kind == TokenizerKind::kSentencePiece) scores_from_merges(t);

@@ -105,7 +105,7 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       capacity(std::max(o.max_rows, graph_rows(std::min(o.max_sequences, kGraphRows)))),
       gemms(weights, launch),
       ranks(options, config, a, gemms, launch),
-      head(weights, config, head_rows_of(o), gemms, ranks, launch),
+      head(weights, m, head_rows_of(o), gemms, ranks, launch),
       graphs(launch) {
   if (config.experts.n > 0)
     experts.emplace(config, capacity, ranks.experts(), weights.reorders_experts(), launch.stream);

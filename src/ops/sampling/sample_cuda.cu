@@ -284,7 +284,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A thread per id and row.
+__global__ void __launch_bounds__(kThreads)
+    forbid_kernel(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t vocab) {
+  grid_dependency_wait();
+  launch_dependents();
+  const auto i = static_cast<std::int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < n_ids) logits[static_cast<std::int64_t>(blockIdx.y) * vocab + ids[i]] = -INFINITY;
+}
+
 }  // namespace
+
+void forbid_tokens_cuda(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t n, std::int32_t vocab,
+                        const CudaContext& context) {
+  if (n_ids == 0 || n == 0) return;
+  launch(context, "forbid_tokens", forbid_kernel,
+         dim3(static_cast<unsigned>((n_ids + kThreads - 1) / kThreads), static_cast<unsigned>(n)), dim3(kThreads), 0,
+         logits, ids, n_ids, vocab);
+}
 
 void sample_cuda(const float* logits, const SamplingRule* rules, std::int32_t n, std::int32_t vocab,
                  std::int32_t* token, float* logprob, const CudaContext& context) {

@@ -27,4 +27,12 @@ struct SamplingRule {
 void sample_cuda(const float* logits, const SamplingRule* rules, std::int32_t n, std::int32_t vocab,
                  std::int32_t* token, float* logprob, const CudaContext& context);
 
+// Sets logits of ids that must not be sampled to -inf.
+//
+//   logits [n, vocab] f32; ids [n_ids] i32, each below vocab
+//
+// Async     enqueues.
+void forbid_tokens_cuda(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t n, std::int32_t vocab,
+                        const CudaContext& context);
+
 }  // namespace mneme

@@ -58,7 +58,17 @@ const Preset* preset_of(const JsonRef& body, const RequestContext& context) {
                  "model", "model_not_found");
 }
 
-std::vector<TokenBias> parse_logit_bias(const JsonRef& v, std::int64_t vocabulary) {
+// Padding of the embedding and holes of the vocabulary are never sampled, whatever their logits.
+void expect_token(const char* field, std::int64_t id, const Tokenizer& tokenizer) {
+  if (!tokenizer.is_token(count32(id)))
+    fail(ErrorKind::kRequest,
+         "{}: the id {} has no token (the embedding has more rows than the tokenizer has tokens, "
+         "or the vocabulary a hole there) and is never sampled; leave it out",
+         field, id);
+}
+
+std::vector<TokenBias> parse_logit_bias(const JsonRef& v, const Tokenizer& tokenizer) {
+  const std::int64_t vocabulary = tokenizer.vocab_size();
   if (!v.is_object()) v.wrong("an object");
   std::vector<TokenBias> biases;
   for (const auto& [key, value] : v.value().items()) {
@@ -68,6 +78,7 @@ std::vector<TokenBias> parse_logit_bias(const JsonRef& v, std::int64_t vocabular
       fail(ErrorKind::kRequest, "logit_bias: expected ids of tokens from 0 to {}, found \"{}\"", vocabulary - 1,
            key.substr(0, 40));
     }
+    expect_token("logit_bias", id, tokenizer);
     if (!value.is_number() || !(std::fabs(value.get<double>()) <= 100)) {
       fail(ErrorKind::kRequest, "logit_bias.{}: expected a number from -100 to 100", key);
     }
@@ -104,7 +115,7 @@ std::shared_ptr<const TokenConstraint> parse_response_format(const JsonRef& body
 }
 
 // What a client that leaves everything out gets is OpenAI's default, not the library's: temperature 1.
-SamplingOptions parse_sampling(const JsonRef& body, std::int64_t vocabulary) {
+SamplingOptions parse_sampling(const JsonRef& body, const Tokenizer& tokenizer) {
   SamplingOptions s;
   s.temperature = float_of(body, "temperature", 1.0f);
   s.top_k = std::max(int_in(body, "top_k", -1, std::numeric_limits<std::int32_t>::max(), 0), 0);
@@ -114,7 +125,7 @@ SamplingOptions parse_sampling(const JsonRef& body, std::int64_t vocabulary) {
   s.presence_penalty = float_of(body, "presence_penalty", 0.0f);
   s.frequency_penalty = float_of(body, "frequency_penalty", 0.0f);
   if (const auto seed = body.find("seed")) s.seed = seed->integer();
-  if (const auto bias = body.find("logit_bias")) s.logit_bias = parse_logit_bias(*bias, vocabulary);
+  if (const auto bias = body.find("logit_bias")) s.logit_bias = parse_logit_bias(*bias, tokenizer);
   const Sampler check(s);  // says what is out of range
   return s;
 }
@@ -159,12 +170,14 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
   input.n = int_in(body, "n", 1, std::min<std::int64_t>(context.options.engine.max_sequences * 4, 128), 1);
   if (const auto best = body.find("best_of"); best && best->integer() != input.n)
     unsupported("best_of", "not supported: leave it out, or let it be n");
-  input.sampling = parse_sampling(body, context.model.text->info.vocabulary);
+  input.sampling = parse_sampling(body, *context.model.text->tokenizer);
   const std::int64_t vocabulary = context.model.text->info.vocabulary;
   input.constraint = parse_response_format(body, *context.model.text);
   if (const auto allowed = body.find("allowed_token_ids")) {
     if (input.constraint) unsupported("allowed_token_ids", "not together with response_format");
-    input.constraint = only_tokens(parse_tokens(*allowed, vocabulary));
+    std::vector<TokenId> tokens = parse_tokens(*allowed, vocabulary);
+    for (const TokenId id : tokens) expect_token("allowed_token_ids", id, *context.model.text->tokenizer);
+    input.constraint = only_tokens(std::move(tokens));
   }
   input.stop.strings = parse_stop(body);
   input.stop.keep_string = body.boolean("include_stop_str_in_output", false);

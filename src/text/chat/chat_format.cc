@@ -65,6 +65,7 @@ class ChatFormat::Writer {
   void token(std::optional<TokenId> id) {
     flush();
     if (id) parts_[part_].push_back(*id);
+    after_tokens_ = after_tokens_ || (id && id != tokenizer_.bos());
     continues_ = false;
   }
   void text(std::string_view text) { pending_ += text; }
@@ -74,7 +75,7 @@ class ChatFormat::Writer {
     part_ = 1;
   }
   // The text continues the model's answer.
-  void continue_text() { continues_ = true; }
+  void continue_text() { continues_ = after_tokens_ = true; }
 
   // The user's text. Without a document the split is before the question.
   void words(const Turn& turn) {
@@ -92,10 +93,11 @@ class ChatFormat::Writer {
  private:
   void flush() {
     if (pending_.empty()) return;
-    const auto ids = tokenizer_.encode(pending_, {.parse_special = false, .add_bos = false, .continues = continues_});
+    const auto ids = tokenizer_.encode(
+        pending_, {.parse_special = false, .add_bos = false, .continues = continues_, .after_tokens = after_tokens_});
     parts_[part_].insert(parts_[part_].end(), ids.begin(), ids.end());
     pending_.clear();
-    continues_ = true;
+    continues_ = after_tokens_ = true;
   }
 
   const Tokenizer& tokenizer_;
@@ -104,6 +106,7 @@ class ChatFormat::Writer {
   std::array<std::vector<TokenId>, 2> parts_;
   std::string pending_;
   bool continues_ = false;
+  bool after_tokens_ = false;
 };
 
 ChatFormat ChatFormat::detect(const Tokenizer& t) {

@@ -78,10 +78,11 @@ std::vector<Special> specials_in(const Tokenizer& tokenizer, const jinja::Text& 
     for (std::size_t at = 0; own && at < run.size();) {
       const auto hit = added.find(run, at);
       if (!hit) break;
-      at = hit->at + hit->length;
+      const auto [first, last] = with_white_space(run, *hit, tokenizer.added_flags(hit->id), at);
+      at = last;
       const bool user_defined = tokenizer.data().types[hit->id] == TokenType::kUserDefined;
       // User-defined tokens are found in any text, by encode().
-      if (!user_defined) found.push_back({from + hit->at, from + at, hit->id});
+      if (!user_defined) found.push_back({from + first, from + at, hit->id});
     }
     from = to;
   }
@@ -148,7 +149,8 @@ std::vector<TokenId> encode_rendered(const Tokenizer& tokenizer, const jinja::Te
   std::vector<TokenId> ids;
   const auto add_text = [&](std::size_t from, std::size_t to) {
     if (from >= to) return;
-    const auto more = tokenizer.encode(text.view().substr(from, to - from), {.continues = continues});
+    const auto more =
+        tokenizer.encode(text.view().substr(from, to - from), {.continues = continues, .after_tokens = from > 0});
     ids.insert(ids.end(), more.begin(), more.end());
   };
   std::size_t at = begin;

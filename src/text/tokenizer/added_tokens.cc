@@ -4,6 +4,7 @@
 
 #include "src/base/ascii.h"
 #include "src/base/size32.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 
@@ -50,19 +51,54 @@ std::optional<AddedTokens::Hit> AddedTokens::find(std::string_view text, std::si
   return std::nullopt;
 }
 
-void TextSections::for_each(std::string_view text, FunctionRef<void(std::string_view, bool)> on_text,
+namespace {
+
+// Unicode's White_Space.
+bool is_white(char32_t c) {
+  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+// Bytes of the white space character that starts `text`; 0: none.
+std::size_t white_length(std::string_view text) {
+  if (text.empty()) return 0;
+  const Utf8Step step = utf8_step(text);
+  return step.kind == Utf8Kind::kCharacter && is_white(step.code_point) ? step.length : 0;
+}
+
+}  // namespace
+
+std::pair<std::size_t, std::size_t> with_white_space(std::string_view text, const AddedTokens::Hit& hit,
+                                                     std::uint8_t flags, std::size_t from) {
+  std::size_t begin = hit.at, end = hit.at + hit.length;
+  while ((flags & kAddedLstrip) != 0 && begin > from) {
+    std::size_t character = begin - 1;
+    while (character > from && (byte_of(text[character]) & 0xc0u) == 0x80u) --character;
+    if (white_length(text.substr(character)) != begin - character) break;
+    begin = character;
+  }
+  if ((flags & kAddedRstrip) != 0)
+    while (const std::size_t n = white_length(text.substr(end))) end += n;
+  return {begin, end};
+}
+
+void TextSections::for_each(std::string_view text, FunctionRef<void(const TextSection&)> on_text,
                             FunctionRef<void(TokenId)> on_token) const {
   bool after_control = true;
-  std::size_t from = 0;
-  while (from < text.size()) {
-    const auto hit = tokens.find(text, from);
-    const std::size_t end = hit ? hit->at : text.size();
-    if (end > from) on_text(text.substr(from, end - from), after_control);
-    if (!hit) return;
+  std::size_t from = 0, search = 0;  // what is emitted; where the next token is searched
+  const auto emit = [&](std::size_t end) {
+    if (end > from) on_text({text.substr(from, end - from), from == 0, after_control});
+  };
+  while (const auto hit = tokens.find(text, search)) {
+    const auto [begin, end] = with_white_space(text, *hit, tokenizer.added_flags(hit->id), from);
+    emit(begin);
     on_token(hit->id);
     after_control = tokenizer.is_control(hit->id);
-    from = hit->at + hit->length;
+    from = end;
+    // Not `end`: a token that begins with white space which this one takes is found all the same, as in `tokenizers`.
+    search = hit->at + hit->length;
   }
+  emit(text.size());
 }
 
 }  // namespace mneme

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "src/base/function_ref.h"
@@ -36,12 +37,22 @@ class AddedTokens {
   std::array<bool, 256> starts_{};  // first bytes of tokens
 };
 
-// Calls `on_text(section, after_control)` and `on_token(id)` in order. `after_control`: the section starts the text or
-// follows a control token; SentencePiece inserts its space there.
+// The bytes [begin, end) of `text` that a hit takes with the white space of its flags (kAddedLstrip, kAddedRstrip), none
+// of it before `from`.
+std::pair<std::size_t, std::size_t> with_white_space(std::string_view text, const AddedTokens::Hit& hit,
+                                                     std::uint8_t flags, std::size_t from);
+
+struct TextSection {
+  std::string_view text;
+  bool at_start = true;       // it starts the text
+  bool after_control = true;  // it starts the text or follows a control token: where llama.cpp inserts a space
+};
+
+// Calls `on_text(section)` and `on_token(id)` in order.
 struct TextSections {
   const AddedTokens& tokens;
   const Tokenizer& tokenizer;
-  void for_each(std::string_view text, FunctionRef<void(std::string_view, bool)> on_text,
+  void for_each(std::string_view text, FunctionRef<void(const TextSection&)> on_text,
                 FunctionRef<void(TokenId)> on_token) const;
 };
 

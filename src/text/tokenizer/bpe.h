@@ -35,17 +35,23 @@ class Bpe : public Tokenizer {
 
   using Tokenizer::Tokenizer;
 
+  // A section between added tokens.
+  struct Section : TextSection {
+    bool continues = false;  // it is the first of a text that continues another
+  };
   // Appends the beginning-of-sequence token, where one is due, and then in order the tokens that stand in raw text and,
-  // by `on_text`, the sections between them.
-  //
-  //   after_control  as TextSections
-  //   continues      the section is the first of a text that continues another
+  // by `on_text`, the sections between them. `normalise` changes what lies between tokens of raw text before those of
+  // normalised text (kAddedNormalized) are searched in it; what it returns lives as long as the call.
   void encode_sections(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& out,
-                       FunctionRef<void(std::string_view section, bool after_control, bool continues)> on_text) const;
+                       FunctionRef<std::string_view(const Section&)> normalise,
+                       FunctionRef<void(const Section&)> on_text) const;
+  // `text`: of the token, as it is searched.
+  void add_added(std::string_view text, TokenId id);
 
   std::vector<std::string> bytes_;  // by id: the bytes of the token
   MergeTable merges_;
-  AddedTokens user_tokens_, all_tokens_;  // user-defined; with the control tokens
+  AddedTokens user_tokens_, all_tokens_;          // user-defined; with the control tokens
+  AddedTokens user_normalized_, all_normalized_;  // those of normalised text
 };
 
 }  // namespace mneme

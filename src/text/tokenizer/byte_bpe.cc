@@ -52,10 +52,9 @@ void ByteBpe::read_tokens() {
       Symbol& symbol = byte_symbols_[byte_of(bytes_[i][0])];
       if (symbol < 0) symbol = id;
     }
-    if (type == TokenType::kUserDefined) user_tokens_.add(token, id);
-    if (type == TokenType::kUserDefined || type == TokenType::kControl || type == TokenType::kUnknown) {
-      all_tokens_.add(token, id);
-    }
+    if (type == TokenType::kUserDefined || type == TokenType::kControl || type == TokenType::kUnknown)
+      add_added(token, id);
+    if (type == TokenType::kAbsent) bytes_[i].clear();
   }
   read_merges(normal);
 }
@@ -84,10 +83,12 @@ void ByteBpe::read_merges(const TokenIndex& normal) {
 
 std::vector<TokenId> ByteBpe::encode(std::string_view text, const EncodeOptions& options) const {
   Call call(pretokenizer_, text.size());
-  encode_sections(text, options, call.out, [&](std::string_view section, bool, bool continues) {
-    const bool prefixed = data_.pre_add_prefix_space && !continues && section[0] != ' ';
-    encode_section(prefixed ? call.with_space(section) : section, call);
-  });
+  encode_sections(
+      text, options, call.out, [](const Section& section) { return section.text; },
+      [&](const Section& section) {
+        const bool prefixed = data_.pre_add_prefix_space && !section.continues && section.text[0] != ' ';
+        encode_section(prefixed ? call.with_space(section.text) : section.text, call);
+      });
   return std::move(call.out);
 }
 

@@ -58,6 +58,13 @@ std::size_t word_end(std::string_view text) {
   return at;
 }
 
+// End of the piece that Metaspace splits off: a space, if there is one at the start, and all up to the next.
+std::size_t marked_end(std::string_view text) {
+  std::size_t at = space_length(text);
+  while (at < text.size() && space_length(text.substr(at)) == 0) ++at;
+  return at;
+}
+
 bool has_space_inside(std::string_view token) {
   std::size_t at = 0;
   while (const std::size_t n = space_length(token.substr(at))) at += n;
@@ -99,13 +106,17 @@ void SentencePiece::read_tokens() {
         break;
       }
       case TokenType::kUserDefined:
-        user_tokens_.add(bytes_[i], id);
-        all_tokens_.add(bytes_[i], id);
+        add_added(llama_cpp() ? bytes_[i] : searched_text(id), id);
+        // tokenizer.json's merges may make it, too.
+        if (!llama_cpp()) normal_.add(id);
         break;
       case TokenType::kControl:
       case TokenType::kUnknown:
         bytes_[i] = token;
-        all_tokens_.add(token, id);
+        add_added(searched_text(id), id);
+        break;
+      case TokenType::kAbsent:
+        bytes_[i].clear();
         break;
       case TokenType::kUnused:
         break;
@@ -116,6 +127,19 @@ void SentencePiece::read_tokens() {
     ascii_symbols_[c] = character_symbol({&text, 1}, static_cast<char32_t>(c));
   }
   space_symbol_ = character_symbol(kSpace, kSpaceCode);
+}
+
+// Normalizers change the text of tokens that are searched in normalised text, as they change the text itself.
+std::string SentencePiece::searched_text(TokenId id) const {
+  const std::string& token = data_.tokens[id];
+  return (flags_[id] & kAddedNormalized) != 0 ? normalised(token, data_.space_rule == SpaceRule::kPrepend) : token;
+}
+
+std::string SentencePiece::normalised(std::string_view text, bool prepend) const {
+  const bool marks = data_.space_rule == SpaceRule::kPrepend || data_.space_rule == SpaceRule::kReplace;
+  std::string out(prepend && !text.empty() ? kSpace : std::string_view());
+  for (const char c : text) marks&& c == ' ' ? out.append(kSpace) : out.append(1, c);
+  return out;
 }
 
 std::optional<TokenId> SentencePiece::normal(std::string_view token) const {
@@ -188,17 +212,42 @@ void SentencePiece::merges_from_list() {
 
 std::vector<TokenId> SentencePiece::encode(std::string_view text, const EncodeOptions& options) const {
   Call call(text.size());
-  encode_sections(text, options, call.out, [&](std::string_view section, bool after_control, bool continues) {
-    encode_section(section, data_.add_space_prefix && after_control && !continues, call);
-  });
+  const SpaceRule rule = data_.space_rule;
+  const bool normalises = rule == SpaceRule::kPrepend || rule == SpaceRule::kReplace;
+  encode_sections(
+      text, options, call.out,
+      [&](const Section& s) -> std::string_view {
+        if (!normalises) return s.text;
+        return call.prefixed.emplace_back(normalised(s.text, rule == SpaceRule::kPrepend && !s.continues));
+      },
+      [&](const Section& s) { encode_section(s.text, inserts_space(s), call); });
   return std::move(call.out);
+}
+
+bool SentencePiece::inserts_space(const Section& section) const {
+  if (section.continues) return false;
+  const bool has_one = space_length(section.text) > 0;
+  switch (data_.space_rule) {
+    case SpaceRule::kLlamaCpp:
+      return data_.add_space_prefix && section.after_control;
+    case SpaceRule::kAlways:
+      return !has_one;
+    case SpaceRule::kFirst:
+      return !has_one && section.at_start;
+    default:
+      return false;
+  }
 }
 
 void SentencePiece::encode_section(std::string_view text, bool space_before, Call& call) const {
   call.section_begin = call.out.size();
   for (bool first = true; !text.empty(); first = false) {
-    const std::string_view word = text.substr(0, words_apart_ ? word_end(text) : text.size());
+    const bool splits = data_.split_at_marks;
+    const std::string_view word = text.substr(0, splits         ? marked_end(text)
+                                                 : words_apart_ ? word_end(text)
+                                                                : text.size());
     const bool prefixed = first && space_before;
+    if (splits) call.section_begin = call.out.size();  // an unknown token does not reach across
     encode_word(prefixed ? call.with_space(word) : word, call);
     text.remove_prefix(word.size());
   }
@@ -260,7 +309,7 @@ void SentencePiece::append_bytes_of(Symbol symbol, Call& call) const {
          bytes);
   }
   // A run of unknown characters is one unknown token, as in SentencePiece.
-  const bool run = call.out.size() > call.section_begin && call.out.back() == *data_.unk;
+  const bool run = data_.fuse_unknown && call.out.size() > call.section_begin && call.out.back() == *data_.unk;
   if (!run) call.out.push_back(*data_.unk);
 }
 

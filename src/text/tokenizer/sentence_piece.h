@@ -29,6 +29,12 @@ class SentencePiece final : public Bpe {
   // The symbol of a character: its token, or a negative number for the character itself.
   Symbol character_symbol(std::string_view character, char32_t code_point) const;
 
+  // GGUF's tokens and rules, rather than tokenizer.json's.
+  bool llama_cpp() const { return data_.space_rule == SpaceRule::kLlamaCpp; }
+  std::string searched_text(TokenId id) const;
+  std::string normalised(std::string_view text, bool prepend) const;
+  bool inserts_space(const Section& section) const;
+
   void encode_section(std::string_view text, bool space_before, Call& call) const;
   void encode_word(std::string_view word, Call& call) const;
   bool append_word(std::string_view word, Call& call) const;

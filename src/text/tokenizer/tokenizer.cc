@@ -62,12 +62,14 @@ void check_data(const TokenizerData& data) {
   check_id("unknown", data.unk, vocab);
   check_id("padding", data.pad, vocab);
   for (const std::int32_t id : data.eog) check_id("end-of-generation", id, vocab);
+  for (const AddedFlags& a : data.added_flags) check_id("added", a.id, vocab);
 }
 
 }  // namespace
 
-Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.size()) {
+Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.size()), flags_(data.tokens.size()) {
   check_data(data_);
+  for (const AddedFlags& a : data_.added_flags) flags_[a.id] = a.flags;
   data_.types.resize(data_.tokens.size(), TokenType::kNormal);
   auto mark_end = [&](std::optional<std::int32_t> id) {
     if (id) end_[*id] = true;
@@ -118,7 +120,7 @@ bool Tokenizer::is_control(TokenId id) const {
 
 std::optional<TokenId> Tokenizer::find(std::string_view token) const {
   const auto it = std::find(data_.tokens.begin(), data_.tokens.end(), token);
-  if (it == data_.tokens.end()) return std::nullopt;
+  if (it == data_.tokens.end() || !is_token(count32(it - data_.tokens.begin()))) return std::nullopt;
   return count32(it - data_.tokens.begin());
 }
 

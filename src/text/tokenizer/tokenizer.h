@@ -24,6 +24,8 @@ struct EncodeOptions {
   bool add_bos = false;
   // The text continues another: insert no space before it (add_space_prefix, pre_add_prefix_space).
   bool continues = false;
+  // Tokens precede the text. Metaspace's `first` then inserts no "▁".
+  bool after_tokens = false;
 };
 
 class Tokenizer {
@@ -42,7 +44,7 @@ class Tokenizer {
 
   std::int32_t vocab_size() const { return size32(data_.tokens); }
   // The bytes of a token; may be part of a character. Empty for control tokens and the unknown token unless
-  // `show_special`, and for ids outside of the vocabulary: embedding tables are often padded.
+  // `show_special`, and for ids without a token and outside of the vocabulary: embedding tables are often padded.
   virtual std::string token_bytes(TokenId id, bool show_special = false) const = 0;
   // The bytes of all tokens, without the space that encode inserts before the text (SentencePiece). Incomplete
   // characters are kept.
@@ -51,6 +53,9 @@ class Tokenizer {
   bool is_end(TokenId id) const;            // ends a generation: eos, eot, and others that the model lists
   std::vector<TokenId> end_tokens() const;  // all of these, ascending
   bool is_control(TokenId id) const;  // a special token, never text; also turn markers that a file stores as ordinary
+  // The id has a token: it is neither padding nor a hole of the vocabulary.
+  bool is_token(TokenId id) const { return contains(id) && data_.types[id] != TokenType::kAbsent; }
+  std::uint8_t added_flags(TokenId id) const { return flags_[id]; }  // kAdded...
   bool contains(TokenId id) const { return id >= 0 && id < vocab_size(); }
   std::optional<TokenId> bos() const { return data_.bos; }
   std::optional<TokenId> eos() const { return data_.eos; }
@@ -66,7 +71,8 @@ class Tokenizer {
   // Errors  kFormat: arrays of different lengths, ids outside of the vocabulary.
   explicit Tokenizer(const TokenizerData& data);
   TokenizerData data_;
-  std::vector<bool> end_;  // by id
+  std::vector<bool> end_;            // by id
+  std::vector<std::uint8_t> flags_;  // by id
 };
 
 // Appends a token's text: its bytes, without SentencePiece's space before the first text token.

@@ -40,7 +40,7 @@ TEST(Gguf, ReadsConfigTokenizerAndTensors) {
   EXPECT_EQ(t.pre, "qwen2");
   ASSERT_EQ(t.tokens.size(), 40u) << "padded to the embedding's rows";
   EXPECT_EQ(t.tokens[39], "[PAD39]");
-  EXPECT_EQ(t.types[39], TokenType::kUnused);
+  EXPECT_EQ(t.types[39], TokenType::kAbsent);
   EXPECT_EQ(t.types[0], TokenType::kControl);
   EXPECT_EQ(t.bos, 0);
   EXPECT_EQ(t.eos, 1);
@@ -368,6 +368,18 @@ TEST_F(SplitGguf, TruncatedPart) {
   const std::string part = parts_[1].build();
   folder_.write(name(2), part.substr(0, part.size() - 40));
   expect_error(ErrorKind::kFormat, {name(2), "of type q4_k has", "truncated"}, [&] { Checkpoint::open(path); });
+}
+
+TEST(Gguf, Falcon3AndTheOthersOfLlama3sKindAddBosWhereTheFileDoesNotSay) {
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken", "qwen2", "falcon", "smaug-bpe"}) {
+    GgufBuilder b = GgufBuilder::tiny();
+    b.set("tokenizer.ggml.pre", pre);
+    b.erase("tokenizer.ggml.add_bos_token");
+    const std::string bytes = b.build();
+    const std::string_view name = pre;
+    const bool adds = name != "qwen2" && name != "falcon" && name != "smaug-bpe";
+    EXPECT_EQ(open_gguf(as_bytes(bytes), "pre.gguf")->tokenizer().add_bos, adds) << pre;
+  }
 }
 
 TEST(Gguf, SentencePieceTokenizer) {

@@ -274,13 +274,13 @@ std::vector<BadCase> tokenizer_cases() {
       {"normalizer", tokenizer("/normalizer", {{"type", "Lowercase"}}), ErrorKind::kUnsupported, "'Lowercase'"},
       {"post_processor", tokenizer("/post_processor", {{"type", "BertProcessing"}}), ErrorKind::kUnsupported,
        "'BertProcessing'"},
-      {"metaspace_splits",
+      {"metaspace_and_prepend",
        [](HfBuilder& b) {
          b.tokenizer = HfBuilder::sentencepiece_tokenizer();
-         b.tokenizer["normalizer"] = nullptr;
+         b.tokenizer["normalizer"] = {{"type", "Prepend"}, {"prepend", "▁"}};
          b.tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}};
        },
-       ErrorKind::kUnsupported, "splits"},
+       ErrorKind::kUnsupported, "Metaspace"},
       {"template_of_two",
        [](HfBuilder& b) {
          b.tokenizer = HfBuilder::sentencepiece_tokenizer();

@@ -52,7 +52,7 @@ TEST(HuggingFace, ReadsConfigTokenizerAndTensors) {
   EXPECT_EQ(t.tokens[30], "<tool>");
   EXPECT_EQ(t.types[0], TokenType::kControl);
   EXPECT_EQ(t.types[30], TokenType::kUserDefined);
-  EXPECT_EQ(t.types[31], TokenType::kUnused);
+  EXPECT_EQ(t.types[31], TokenType::kAbsent);
   EXPECT_THAT(t.pre_patterns, ElementsAre("\\p{L}+|\\s+"));
   EXPECT_EQ(t.eos, 1);
   EXPECT_EQ(t.bos, 0);
@@ -324,13 +324,13 @@ TEST(HfTokenizer, PreTokenizers) {
   EXPECT_TRUE(t.ignore_merges);
 }
 
-TEST(HfTokenizer, HolesBecomeUnusedTokens) {
+TEST(HfTokenizer, HolesAreIdsWithoutAToken) {
   Json json = HfBuilder::byte_level_tokenizer();
   json["model"]["vocab"]["far"] = 35;
   const TokenizerData t = tokenizer_of(json);
   ASSERT_EQ(t.tokens.size(), 36u);
   EXPECT_EQ(t.tokens[33], "[PAD33]");
-  EXPECT_EQ(t.types[33], TokenType::kUnused);
+  EXPECT_EQ(t.types[33], TokenType::kAbsent);
   EXPECT_EQ(t.types[35], TokenType::kNormal);
 }
 
@@ -351,14 +351,42 @@ TEST(HfTokenizer, SentencePiece) {
     EXPECT_GT(t.scores[8], t.scores[9]) << "the earlier merge scores better";
     EXPECT_GT(t.scores[9], t.scores[10]);
     EXPECT_GT(t.scores[10], t.scores[6]);
-    EXPECT_TRUE(t.merges.empty());
+    EXPECT_EQ(t.merges.size(), 4u) << "scores join pairs that the list has not";
+    return t;
   };
-  check(true);
+  EXPECT_EQ(check(true).space_rule, SpaceRule::kPrepend);
   json["normalizer"] = nullptr;
   json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", false}};
-  check(true);
+  EXPECT_EQ(check(true).space_rule, SpaceRule::kFirst);
   json["pre_tokenizer"]["prepend_scheme"] = "never";
-  check(false);
+  json["pre_tokenizer"]["split"] = true;
+  const TokenizerData never = check(false);
+  EXPECT_EQ(never.space_rule, SpaceRule::kNever);
+  EXPECT_TRUE(never.split_at_marks);
+}
+
+TEST(HfTokenizer, WhatIsNotDoneAsTheLibraryDoesItIsRefusedByName) {
+  const auto refused = [](const Json& json, const char* what) {
+    try {
+      tokenizer_of(json);
+      ADD_FAILURE() << what;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(e.what()).find(what), std::string::npos) << e.what();
+    }
+  };
+  Json json = HfBuilder::sentencepiece_tokenizer();
+  json["added_tokens"][1]["single_word"] = true;
+  refused(json, "single_word");
+  json = HfBuilder::sentencepiece_tokenizer();
+  json["model"]["ignore_merges"] = true;
+  refused(json, "ignore_merges");
+  json = HfBuilder::byte_level_tokenizer();
+  json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Digits"}, {"individual_digits", true}}, {{"type", "ByteLevel"}, {"add_prefix_space", true}}}}};
+  refused(json, "add_prefix_space");
 }
 
 TEST(HfTokenizer, SideFiles) {

@@ -222,6 +222,30 @@ TEST(ByteBpe, IdsOutsideOfTheVocabularyStandForNothing) {
   EXPECT_FALSE(t->is_end(-1) || t->is_end(256) || t->is_control(-5) || t->is_control(1 << 30));
 }
 
+TEST(ByteBpe, IdsWithoutATokenHaveNoTextAndUnusedTokensHave) {
+  TokenizerData data = test::byte_bpe({});
+  const TokenId padding = test::add_token(data, "[PAD256]", TokenType::kAbsent);
+  const TokenId unused = test::add_token(data, "<unused0>", TokenType::kUnused);
+  const auto t = Tokenizer::make(data);
+  EXPECT_EQ(t->decode(Ids{'a', padding, unused}, true), "a<unused0>");
+  StreamDecoder stream(*t, true);
+  EXPECT_EQ(stream.push(padding) + stream.finish(), "");
+  EXPECT_FALSE(t->is_token(padding) || t->is_token(-1) || t->is_token(1000));
+  EXPECT_TRUE(t->is_token(unused));
+  EXPECT_EQ(t->find("[PAD256]"), std::nullopt);
+}
+
+TEST(ByteBpe, AddedTokensTakeTheWhiteSpaceOfTheirFlags) {
+  TokenizerData data = test::byte_bpe({});
+  for (const char* token : {"<l>", "<r>", "<n>", "n>"}) test::add_token(data, token, TokenType::kUserDefined);
+  data.added_flags = {{256, kAddedLstrip}, {257, kAddedRstrip}, {258, kAddedNormalized}};
+  const auto t = Tokenizer::make(data);
+  EXPECT_EQ(encode(*t, "a \u2003<l> b"), (Ids{'a', 256, ' ', 'b'}));
+  EXPECT_EQ(encode(*t, "a <r>\n b"), (Ids{'a', ' ', 257, 'b'}));
+  EXPECT_EQ(encode(*t, "<r> <l>"), (Ids{257, 256}));
+  EXPECT_EQ(encode(*t, "<n>"), (Ids{'<', 259})) << "those of normalised text are searched last";
+}
+
 TEST(ByteBpe, ManyThreadsEncodeAtOnce) {
   std::mt19937 random(8);
   const auto t = Tokenizer::make(test::random_byte_bpe(random, 100, "abc d"));

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "src/base/error.h"
+#include "src/formats/tokenizer_check.h"
 #include "src/text/tokenizer/tokenizer.h"
 #include "tests/text/tokenizer/test_data.h"
 
@@ -140,6 +141,76 @@ TEST(SentencePiece, MergesByRankWhereTheFileHasMerges) {
   EXPECT_EQ(encode(*t, "ab b"), (Ids{kFirst + 4, kFirst + 2, kFirst, kFirst + 2}));
   data.merges.emplace_back("b", "zz");
   EXPECT_THROW(Tokenizer::make(data), Error);
+}
+
+struct SpaceCase {
+  SpaceRule rule;
+  bool split;
+  std::vector<Ids> ids;
+};
+
+// Ids of `tokenizers` 0.23.3 for the same tokenizer.json; compare_with_tokenizers.py compares many more.
+TEST(SentencePiece, MarksAreThoseOfTheTokenizersLibrary) {
+  TokenizerData data = test::sentence_piece({"▁", "a", "b", "▁a", "ab", "▁ab"});
+  data.merges = {{"▁", "a"}, {"a", "b"}, {"▁", "ab"}};
+  test::add_token(data, "[I]", TokenType::kControl);
+  for (const char* token : {"<t>", "<n>", "<l>", "<r>"}) test::add_token(data, token, TokenType::kUserDefined);
+  data.added_flags = {{267, kAddedNormalized}, {268, kAddedLstrip}, {269, kAddedRstrip}};
+  const std::vector<std::string> texts = {"a", " a", "[I] a[I]a", "a<t>a", "<n>a", "b<n> a", "a  <l>a<r>  b", "  a"};
+  const std::vector<Ids> always = {{262},
+                                   {262},
+                                   {265, 262, 265, 262},
+                                   {262, 266, 262},
+                                   {267, 262},
+                                   {259, 261, 267, 262},
+                                   {262, 268, 262, 269, 259, 261},
+                                   {259, 262}};
+  const std::vector<Ids> never = {{260},      {262},           {265, 262, 265, 260},      {260, 266, 260},
+                                  {267, 260}, {261, 267, 262}, {260, 268, 260, 269, 261}, {259, 262}};
+  const std::vector<SpaceCase> cases = {{SpaceRule::kAlways, false, always},
+                                        {SpaceRule::kAlways, true, always},
+                                        {SpaceRule::kFirst,
+                                         false,
+                                         {{262},
+                                          {262},
+                                          {265, 262, 265, 260},
+                                          {262, 266, 260},
+                                          {267, 260},
+                                          {259, 261, 267, 262},
+                                          {262, 268, 260, 269, 261},
+                                          {259, 262}}},
+                                        {SpaceRule::kNever, false, never},
+                                        {SpaceRule::kPrepend,
+                                         false,
+                                         {{262},
+                                          {259, 262},
+                                          {265, 259, 262, 265, 262},
+                                          {262, 266, 262},
+                                          {267, 260},
+                                          {259, 261, 63, 113, 65, 262},
+                                          {262, 268, 262, 269, 259, 261},
+                                          {259, 259, 262}}},
+                                        {SpaceRule::kReplace, false, never}};
+  for (const SpaceCase& c : cases) {
+    data.space_rule = c.rule;
+    data.split_at_marks = c.split;
+    const auto t = Tokenizer::make(data);
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      EXPECT_EQ(encode(*t, texts[i], true), c.ids[i]) << space_rule_name(c.rule) << " \"" << texts[i] << '"';
+  }
+  data.space_rule = SpaceRule::kFirst;
+  EXPECT_EQ(Tokenizer::make(data)->encode("a", {.after_tokens = true}), (Ids{260}));
+}
+
+TEST(SentencePiece, IdsWithoutATokenHaveNoTextAndUnusedTokensHave) {
+  TokenizerData data = test::sentence_piece({"a"});
+  const TokenId padding = test::add_token(data, "[PAD260]", TokenType::kAbsent);
+  const TokenId unused = test::add_token(data, "<unused0>", TokenType::kUnused);
+  const auto t = Tokenizer::make(data);
+  EXPECT_EQ(t->decode(Ids{kFirst, padding, unused}, true), "a<unused0>");
+  EXPECT_FALSE(t->is_token(padding));
+  EXPECT_TRUE(t->is_token(unused));
+  EXPECT_EQ(t->find("[PAD260]"), std::nullopt);
 }
 
 TEST(SentencePiece, BadDataIsAnError) {

@@ -2,11 +2,25 @@
 
 #include <algorithm>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 
-CudaHead::CudaHead(const CudaWeights& weights, const ModelConfig& config, std::int32_t max_rows, CudaGemms& gemms,
+CudaHead::CudaHead(const CudaWeights& weights, const Model& model, std::int32_t max_rows, CudaGemms& gemms,
                    ForwardRanks& ranks, const StepLaunch& launch)
-    : weights_(weights), config_(config), max_rows_(max_rows), gemms_(gemms), ranks_(ranks), launch_(launch) {}
+    : weights_(weights),
+      config_(model.config()),
+      max_rows_(max_rows),
+      gemms_(gemms),
+      ranks_(ranks),
+      launch_(launch),
+      n_absent_(size32(model.absent_tokens())) {
+  if (n_absent_ == 0) return;
+  const std::span<const std::int32_t> ids = model.absent_tokens();
+  absent_ = DeviceBuffer(ids.size_bytes(), "ids without a token");
+  copy_bytes(absent_.data(), ids.data(), ids.size_bytes(), launch.stream);
+  launch.stream.synchronize();  // `ids` are pageable
+}
 
 void CudaHead::reserve(ArenaLayout& arena) {
   const auto rows = static_cast<std::size_t>(max_rows_);
@@ -47,6 +61,7 @@ void CudaHead::run_many(const std::byte* normed, std::int32_t n) {
 void CudaHead::finish(std::int32_t n, const CudaContext& context) {
   launch_.lap(StepPhase::kGemm);
   ranks_.share_logits(logits_, n);
+  forbid_tokens_cuda(logits_, absent_.as<std::int32_t>(), n_absent_, n, vocab(), context);
   argmax_cuda(logits_, n, vocab(), best_token_, best_logprob_, context);
   launch_.lap(StepPhase::kSampling);
 }

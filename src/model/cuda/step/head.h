@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "src/cuda/memory.h"
 #include "src/model/cuda/step/forward_ranks.h"
+#include "src/model/model.h"
 #include "src/ops/sampling/sample_cuda.h"
 #include "src/tensor/buffer.h"
 
@@ -14,8 +16,8 @@ namespace mneme {
 class CudaHead {
  public:
   // max_rows: of one call. All references outlive the object.
-  CudaHead(const CudaWeights& weights, const ModelConfig& config, std::int32_t max_rows, CudaGemms& gemms,
-           ForwardRanks& ranks, const StepLaunch& launch);
+  CudaHead(const CudaWeights& weights, const Model& model, std::int32_t max_rows, CudaGemms& gemms, ForwardRanks& ranks,
+           const StepLaunch& launch);
   void reserve(ArenaLayout& arena);
   std::int32_t max_rows() const { return max_rows_; }
 
@@ -43,6 +45,8 @@ class CudaHead {
   CudaGemms& gemms_;
   ForwardRanks& ranks_;
   const StepLaunch& launch_;
+  std::int32_t n_absent_ = 0;
+  DeviceBuffer absent_;  // ids without a token
   float *logits_ = nullptr, *best_logprob_ = nullptr;
   std::int32_t* best_token_ = nullptr;
   SamplingRule* rules_ = nullptr;
