@@ -32,8 +32,9 @@ struct TokenizerData {
   std::vector<std::int32_t> eog;  // other ids that end a generation (generation_config.json may list several)
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = true;  // SentencePiece: insert a space before the text
-  std::string chat_template;     // empty: none
+  bool add_space_prefix = true;                                      // SentencePiece: insert a space before the text
+  std::string chat_template;                                         // empty: none
+  std::vector<std::pair<std::string, std::string>> named_templates;  // further ones: name and source, by name
 };
 
 // Harmony (gpt-oss): <|end|> ends one of an answer's messages, <|return|> and <|call|> the answer.
