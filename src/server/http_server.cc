@@ -397,7 +397,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct ExchangeState {
     std::uint64_t number = 0;
     bool open = false, chunked = false, ended = false;
-    bool streams = false, tells_events = false;  // its stream has begun; it consists of events
+    bool streams = false, tells_events = false;  // it is a stream; one of events
     std::string heartbeat;
     std::function<void()> on_close;
   };

@@ -37,7 +37,7 @@ std::string parse_content(const JsonRef& content) {
   return text;
 }
 
-// Templates write arguments as JSON. Clients send them as the model wrote them, which need not be JSON: that stays text.
+// Templates write arguments as JSON. Clients send them as the model wrote them: what is no JSON object stays text.
 OrderedJson arguments_of(std::string_view written) {
   if (written.find_first_not_of(" \t\r\n") == std::string_view::npos) return OrderedJson::object();
   OrderedJson read = OrderedJson::parse(written, nullptr, false);

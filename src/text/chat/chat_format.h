@@ -35,8 +35,8 @@ class ChatFormat {
   ChatFamily family() const { return family_; }
   // What frames the turns, for reports: the family, or "template" for a template given by the user.
   std::string_view name() const { return users_template_ ? "template" : chat_family_name(family_); }
-  // The default one. Null where turns are framed by hand; template_problem() then says why the model's template is not used (empty: it
-  // has none, or the family is framed by hand).
+  // The default one. Null where turns are framed by hand; template_problem() then says why the model's template is not
+  // used (empty: it has none, or the family is framed by hand).
   const ChatTemplate* chat_template() const { return template_.get(); }
   const std::string& template_problem() const { return problem_; }
 
