@@ -135,6 +135,9 @@ std::optional<FileSelection> select_folder(const Listing& listing) {
   FileSelection out;
   for (const std::string_view name : kFolderFiles)
     if (listing.find(name) != nullptr) out.files.emplace_back(name);
+  for (const RepoFile& file : listing.files)
+    if (file.path.starts_with("additional_chat_templates/") && file.path.ends_with(".jinja"))
+      out.files.push_back(file.path);
   if (listing.find(kWeights) != nullptr) {
     out.files.emplace_back(kWeights);
   } else if (listing.find(kIndex) != nullptr) {

@@ -88,6 +88,14 @@ Json describe_config(const ModelConfig& c) {
           {"kv_bytes_per_token", 2 * 2 * c.n_layers * c.n_kv_heads * c.head_dim}};
 }
 
+// "default", and further ones by name.
+Json template_names(const TokenizerData& t) {
+  Json names = Json::array();
+  if (!t.chat_template.empty()) names.push_back("default");
+  for (const auto& [name, source] : t.named_templates) names.push_back(name);
+  return names;
+}
+
 Json describe_tokenizer(const TokenizerData& t) {
   return {
       {"kind", kind_name(t.kind)},
@@ -99,7 +107,8 @@ Json describe_tokenizer(const TokenizerData& t) {
       {"eot", or_null(t.eot)},
       {"further_ends", t.eog},
       {"adds_bos", t.add_bos},
-      {"chat_template", !t.chat_template.empty()}};
+      {"chat_template", !t.chat_template.empty()},
+      {"chat_templates", template_names(t)}};
 }
 
 void describe_tensors(const Checkpoint& checkpoint, bool list, Json& out) {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -71,7 +72,10 @@ std::string read_text(const std::string& path) {
 
 std::string read_template(const std::string& t) {
   const bool text = t.find("{{") != std::string::npos || t.find("{%") != std::string::npos;
-  return text ? t : read_text(t);
+  // A word that names no file may name one of the model's templates.
+  std::error_code absent;
+  const bool word = std::all_of(t.begin(), t.end(), [](char c) { return is_letter_or_digit(c) || c == '_'; });
+  return text || (word && !std::filesystem::exists(t, absent)) ? t : read_text(t);
 }
 
 std::string without_last_line_ends(std::string text) {

@@ -16,7 +16,8 @@ std::string read_stdin();
 // offset).
 std::string read_text(const std::string& path);
 
-// A chat template: template text is returned as it is, anything else names a file. Errors  as read_text.
+// A chat template: template text is returned as it is, and so is a word that names no file: it names one of the model's
+// templates. Anything else names a file. Errors  as read_text.
 std::string read_template(const std::string& text_or_path);
 
 // Errors  kRequest: `text` has a zero byte or is not UTF-8. `what` names it.

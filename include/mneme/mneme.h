@@ -66,7 +66,7 @@ class ModelFile {
   ModelFile& operator=(ModelFile&&) noexcept;
 
   ModelInfo info() const;
-  // Frames turns by this chat template (Jinja, its text) instead of the model's own.
+  // Frames turns by this chat template (Jinja, its text, or the name of one of the model's) instead of the model's own.
   //
   // Errors  kFormat, kRequest: it cannot be read or rendered, or does not show what the user says.
   void set_chat_template(std::string text);

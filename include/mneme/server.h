@@ -27,7 +27,7 @@ struct ServeOptions {
   std::uint16_t port = 8000;          // 0: any that is free
   std::vector<std::string> api_keys;  // any of them; empty: none is asked for
   std::string served_name;            // of the model in requests and answers; empty: the file's or folder's name
-  std::string chat_template;          // Jinja, in place of the model's own; empty: that
+  std::string chat_template;          // Jinja, or the name of one of the model's; empty: its own
   EngineOptions engine;               // engine.kv is the default of requests, which may name a method of their own
   bool stop_on_signals = true;  // SIGINT and SIGTERM end run(), after the answers that run; the second ends it at once
   // One line for each request and each event; may be called on any thread. Empty: none.

@@ -7,6 +7,7 @@ slashes in place of commas (the harness separates arguments by commas): ``kv=que
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -17,6 +18,9 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 import mneme
+
+# A task's names of the longest answer, as the harness ranks them.
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 @register_model("mneme")
@@ -86,8 +90,14 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         return tokens if tokens[:1] == first else first + tokens
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as text, by the model's framing, special tokens written."""
-        return self.llm.detokenize(self.llm.chat_tokens(chat_history), special=True)
+        """A conversation as text, by the model's framing, special tokens written.
+
+        Args:
+            add_generation_prompt: the beginning of an answer follows; False: the last message, which a task began
+                (its gen_prefix), is left open.
+        """
+        body = {"messages": chat_history, "continue_final_message": not add_generation_prompt}
+        return self.llm.detokenize(self.llm._engine.chat_tokens(json.dumps(body)), special=True)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
@@ -144,7 +154,7 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         sampled = settings.get("do_sample", True)
         return mneme.SamplingParams(
             stop=[until] if isinstance(until, str) else list(until),
-            max_tokens=int(settings.get("max_gen_toks", settings.get("max_tokens", self.max_gen_toks))),
+            max_tokens=int(next((settings[n] for n in LENGTHS if settings.get(n) is not None), self.max_gen_toks)),
             temperature=float(settings.get("temperature", 0.0)) if sampled else 0.0,
             top_p=float(settings.get("top_p", 1.0)),
         )

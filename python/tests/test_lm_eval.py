@@ -12,6 +12,8 @@ from conftest import DOCUMENT, HARBOUR, LANTERN, MODEL
 
 pytest.importorskip("lm_eval")
 
+import mneme.lm_eval  # noqa: E402
+
 QUESTIONS = [
     {"question": HARBOUR, "answer": "48213", "choices": ["70935", "48213", "11111"], "gold": 1},
     {"question": LANTERN, "answer": "70935", "choices": ["70935", "48213", "11111"], "gold": 0},
@@ -40,6 +42,27 @@ generation_kwargs: {until: ["\\n"], max_gen_toks: 12, do_sample: false}
 metric_list: [{metric: exact_match}]
 filter_list: [{name: strip, filter: [{function: remove_whitespace}, {function: take_first}]}]
 """
+
+
+@pytest.fixture(scope="module")
+def model() -> "mneme.lm_eval.MnemeLM":
+    return mneme.lm_eval.MnemeLM(MODEL, threads=1, pin_threads=False, max_length=2048)
+
+
+@pytest.mark.parametrize("name", ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"])
+def test_every_name_of_the_length_counts(model: "mneme.lm_eval.MnemeLM", name: str) -> None:
+    assert model._params({"until": ["x"], name: 7}).max_tokens == 7
+    assert model._params({"until": ["x"], name: None}).max_tokens == 256
+
+
+def test_of_two_lengths_the_harness_own_counts(model: "mneme.lm_eval.MnemeLM") -> None:
+    assert model._params({"max_completion_tokens": 5, "max_new_tokens": 6, "max_gen_toks": 7}).max_tokens == 7
+
+
+def test_an_answer_that_a_task_begins_is_left_open(model: "mneme.lm_eval.MnemeLM") -> None:
+    begun = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "The answer is"}]
+    asked = model.apply_chat_template(begun[:1])
+    assert model.apply_chat_template(begun, add_generation_prompt=False) == asked + "The answer is"
 
 
 def test_a_task_of_our_own_files(tmp_path: pathlib.Path) -> None:

@@ -51,6 +51,7 @@ struct TokenizerData {
   bool split_at_marks = false;  // Metaspace that splits: no merge crosses the front of a "▁"
   bool fuse_unknown = true;     // a run of unknown characters is one unknown token
   std::string chat_template;    // empty: none
+  std::vector<std::pair<std::string, std::string>> named_templates;  // further ones: name and source, by name
 };
 
 // Ids without a token, ascending.

@@ -10,7 +10,9 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "src/base/ascii.h"
 #include "src/base/error.h"
@@ -34,12 +36,23 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
+// The origin that a browser is told it may read the answer from; empty: none.
+std::string allowed_origin(const ListenOptions& options, std::string_view origin) {
+  for (const std::string& allowed : options.cors_origins)
+    if (allowed == "*" || (!origin.empty() && allowed == origin)) return allowed;
+  return {};
+}
+
 std::string_view reason_of(int status) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   return {reason.data(), reason.size()};
 }
 
 }  // namespace
+
+namespace {
+class Connection;
+}
 
 // What connections share with the server; it outlives them.
 struct HttpServer::Impl {
@@ -56,14 +69,13 @@ struct HttpServer::Impl {
   tcp::acceptor acceptor;
   asio::signal_set signals;
   std::function<void(int)> on_signal;
+  std::unordered_set<Connection*> open;  // connections
 
   void accept();
   void wait_for_signal();
 };
 
 namespace {
-
-class Connection;
 
 // The answer to one request. Keeps nothing alive: a connection that is gone takes no answers.
 class Exchange final : public ResponseWriter {
@@ -90,10 +102,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(tcp::socket socket, HttpServer::Impl& server)
       : stream_(std::move(socket)), clock_(stream_.get_executor()), server_(server) {
     ++server_.connections;
+    server_.open.insert(this);
     server_.metrics.count_connection(1);
   }
   ~Connection() {
     --server_.connections;
+    server_.open.erase(this);
     server_.metrics.count_connection(-1);
     if (exchange_.open) --server_.exchanges;
   }
@@ -125,6 +139,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (number != exchange_.number || !exchange_.open) return;
     exchange_.chunked = request_.http11;
     if (!exchange_.chunked) request_.keep_alive = false;
+    exchange_.streams = true;
+    exchange_.tells_events = head.content_type == "text/event-stream";
     send(head_of(head) + (exchange_.chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
     exchange_.heartbeat = std::move(heartbeat);
   }
@@ -137,6 +153,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
     exchange_.ended = true;
     send(exchange_.chunked ? "0\r\n\r\n" : "");
   }
+  // The answer will not be completed: a client that waits for it is told why. A stream of events ends with one that is
+  // an error, because clients take a connection that just ends for the end of the answer.
+  void abandon(std::uint64_t number, const ApiError& error) {
+    if (number != exchange_.number || !exchange_.open || exchange_.ended) return;
+    if (!exchange_.streams) return respond(number, {.status = error.status, .body = error.body()});
+    if (!exchange_.tells_events) return close();
+    const std::string event = fmt::format("data: {}\n\ndata: [DONE]\n\n", error.body());
+    exchange_.ended = true;  // before it is sent: the last words have room
+    send(exchange_.chunked ? fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", event.size(), event) : event);
+  }
+  void abandon(const ApiError& error) { abandon(exchange_.number, error); }
   void on_close(std::uint64_t number, std::function<void()> closed) {
     if (number != exchange_.number || !exchange_.open) return closed();
     exchange_.on_close = std::move(closed);
@@ -150,6 +177,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request_.http11 = message.version() >= 11;
     request_.keep_alive = message.keep_alive();
     request_.head_only = message.method() == http::verb::head;
+    read_origin();
     if (request_.http11 && message.count(http::field::host) != 1)
       return refuse(400, "expected one Host field in a request of HTTP/1.1");
     stream_.expires_after(milliseconds(server_.options.timeouts.read_seconds));
@@ -161,6 +189,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return;
     }
     read_body();
+  }
+
+  void read_origin() {
+    const auto origin = parser_->get()[http::field::origin];
+    request_.origin = allowed_origin(server_.options.listen, {origin.data(), origin.size()});
   }
 
   void read_body() {
@@ -190,7 +223,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void begin_exchange() {
     ++exchange_.number;
     exchange_.open = true;
-    exchange_.ended = exchange_.chunked = false;
+    exchange_.ended = exchange_.chunked = exchange_.streams = exchange_.tells_events = false;
     exchange_.heartbeat.clear();
     output_.sent_at = Clock::now();
     ++server_.exchanges;
@@ -233,6 +266,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     } else if (error == http::error::partial_message) {
       return close();
     }
+    read_origin();
     refuse(status, message);
   }
 
@@ -253,15 +287,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
       head += "Connection: keep-alive\r\n";
     for (const auto& [name, value] : response.headers)
       fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, value);
+    if (!request_.origin.empty()) {
+      fmt::format_to(std::back_inserter(head),
+                     "Access-Control-Allow-Origin: {}\r\n"
+                     "Access-Control-Expose-Headers: X-Request-Id, X-Queue-Position, Retry-After\r\n",
+                     request_.origin);
+    }
+    // Another origin has another answer: caches must know.
+    if (!server_.options.listen.cors_origins.empty()) head += "Vary: Origin\r\n";
     return head;
   }
 
   void send(std::string bytes) {
     output_.unsent += bytes.size();
     const bool reads = output_.unsent - bytes.size() <= server_.options.limits.max_unsent_bytes;
-    if (!reads && !exchange_.ended) return close();
+    if (!reads && !exchange_.ended) return drop_unread();
     output_.queue.push_back(std::move(bytes));
     if (!output_.writing) flush();
+  }
+
+  // What the socket has not taken makes room for an event that says so, for a client that goes on reading.
+  void drop_unread() {
+    const auto closed = std::exchange(exchange_.on_close, nullptr);
+    output_.queue.clear();
+    output_.unsent = output_.sending.size();
+    abandon(ApiError(503, fmt::format("the answer was dropped: the client left more than {} bytes of it unread",
+                                      server_.options.limits.max_unsent_bytes)));
+    if (closed) closed();
   }
 
   void flush() {
@@ -339,11 +391,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // What the header of the request said.
   struct RequestHead {
     bool http11 = true, keep_alive = true, head_only = false;
+    std::string origin;  // that may read the answers; empty: the server's own alone
   };
   // The open exchange, or the last one. Answers to any other `number` are ignored.
   struct ExchangeState {
     std::uint64_t number = 0;
     bool open = false, chunked = false, ended = false;
+    bool streams = false, tells_events = false;  // it is a stream; one of events
     std::string heartbeat;
     std::function<void()> on_close;
   };
@@ -366,8 +420,7 @@ Exchange::~Exchange() {
   if (complete_ || !alive) return;
   // Wherever the last holder let go of it: the connection is the I/O thread's.
   asio::post(io_, [weak = connection_, number = number_] {
-    if (const auto c = weak.lock())
-      c->respond(number, {.status = 500, .body = ApiError(500, "the request was not answered").body()});
+    if (const auto c = weak.lock()) c->abandon(number, ApiError(500, "the request was not answered to its end"));
   });
 }
 void Exchange::respond(HttpResponse response) {
@@ -476,6 +529,12 @@ void HttpServer::drain() {
 
 std::int64_t HttpServer::exchanges() const {
   return impl_->exchanges;
+}
+
+void HttpServer::abandon_exchanges(const std::string& why) {
+  const std::vector<Connection*> open(impl_->open.begin(), impl_->open.end());
+  for (Connection* c : open)
+    if (impl_->open.contains(c)) c->abandon(ApiError(503, why));
 }
 
 void HttpServer::after(double seconds, std::function<void()> task) {

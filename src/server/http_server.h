@@ -34,6 +34,8 @@ class HttpServer {
   void drain();
   // Requests that are being answered.
   std::int64_t exchanges() const;
+  // Answers what is being answered: a stream of events by one that is an error, anything else by 503.
+  void abandon_exchanges(const std::string& why);
   void after(double seconds, std::function<void()> task);
   // Instead of ending the process, SIGTERM and SIGINT call `task`.
   void on_signal(std::function<void(int signal)> task);

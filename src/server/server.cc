@@ -120,12 +120,15 @@ void Server::Impl::evict(const std::string& why) {
 }
 
 void Server::Impl::wait_for_answers() {
-  constexpr double kLook = 0.01, kLastWords = 2;
+  constexpr double kLook = 0.01, kLastWords = 2, kSending = 4;
+  constexpr const char* kStopped = "the server stopped before the answer was complete";
   if (http.exchanges() == 0 && loop.in_flight() == 0) return http.stop();
   const double late = seconds_since(stop_at);
-  if (late > kLastWords) return http.stop();
-  if (late >= 0)
-    loop.fail_all({.kind = FailureKind::kShutdown, .message = "the server stopped before the answer was complete"});
+  if (late > kSending) return http.stop();
+  // The engine is within a step that takes longer.
+  if (late > kLastWords) http.abandon_exchanges(kStopped);
+  if (late > kLastWords && http.exchanges() == 0) return http.stop();
+  if (late >= 0) loop.fail_all({.kind = FailureKind::kShutdown, .message = kStopped});
   http.after(kLook, [this] { wait_for_answers(); });
 }
 

@@ -47,7 +47,7 @@ struct ServerTimeouts {
 struct ServerOptions {
   std::filesystem::path model;
   std::string served_name;    // empty: the file's or folder's name
-  std::string chat_template;  // in place of the model's own; empty: that
+  std::string chat_template;  // Jinja, or the name of one of the model's; empty: its own
   EngineOptions engine;
   std::vector<Preset> presets;  // models of their own: served_name:NAME
   ListenOptions listen;

@@ -256,6 +256,7 @@ void expect_equal(const TokenizerData& a, const TokenizerData& b) {
   };
   EXPECT_EQ(flags(a), flags(b));
   EXPECT_EQ(a.chat_template, b.chat_template);
+  EXPECT_EQ(a.named_templates, b.named_templates);
 }
 
 TEST(Convert, SchemesOfMetaspaceAndFlagsOfAddedTokensComeThrough) {
@@ -300,7 +301,10 @@ TEST(Convert, TokenizersComeThrough) {
                         {"pad_token", "a"},
                         {"add_bos_token", true},
                         {"bos_token", "<s>"},
-                        {"chat_template", "{{ x }}"}};
+                        {"chat_template",
+                         {{{"name", "default"}, {"template", "{{ x }}"}},
+                          {{"name", "tool_use"}, {"template", "{{ tools }}"}},
+                          {{"name", "rag"}, {"template", "{{ documents }}"}}}}};
   b.generation_config = {{"eos_token_id", {1, 29}}};
   b.tokenizer["model"]["ignore_merges"] = true;
   for (const bool sentencepiece : {false, true}) {

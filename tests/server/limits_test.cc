@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <optional>
 #include <thread>
 
 #include "mneme/error.h"
@@ -71,6 +72,31 @@ TEST(Limits, KeysHaveLimitsOfTheirOwn) {
   second.close();
   EXPECT_TRUE(server.idle());
   EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", "x"}, {"max_tokens", 1}}, batch).status, 200);
+}
+
+TEST(Limits, AKeyMayAskForLessUrgencyAndNeverForMore) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  options.listen.key_policies = {{.key = "a", .name = "batch", .priority = 5}, {.key = "b", .name = "people"}};
+  RunningServer server(options);
+  const Headers batch = {{"Authorization", "Bearer a"}}, people = {{"Authorization", "Bearer b"}};
+  server.metric_headers = people;
+  json streamed = kLongAnswer;
+  streamed["stream"] = true;
+  std::vector<std::unique_ptr<Client>> clients;
+  // `position`: answers that go before it when it comes.
+  const auto ask = [&](const Headers& key, std::optional<int> priority, int position) {
+    json body = streamed;
+    if (priority) body["priority"] = *priority;
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send_request("POST", "/v1/completions", body.dump(), key);
+    EXPECT_TRUE(clients.back()->read_until("X-Queue-Position: " + std::to_string(position) + "\r\n"));
+  };
+  ask(people, -1000, 0);
+  while (server.metric("num_requests_running") < 1) std::this_thread::yield();
+  ask(people, std::nullopt, 0);
+  ask(batch, -1000, 1);  // behind the people's, whatever it asks for
+  ask(people, 9, 2);     // less urgent than its key: behind both
 }
 
 TEST(Limits, AnswersTellTheirPositionInTheQueue) {
@@ -161,6 +187,15 @@ TEST(Limits, EndsWhatTakesTooLong) {
   ASSERT_GE(events.size(), 2u);
   EXPECT_NE(events[events.size() - 2].find("\"timeout\""), std::string::npos);
   EXPECT_TRUE(server.idle());
+}
+
+TEST(Limits, AClientsTimeoutDoesNotExceedTheServers) {
+  server::ServerOptions options = RunningServer::small();
+  options.timeouts.request_seconds = 0.05;
+  RunningServer server(options);
+  json body = kLongAnswer;
+  body["timeout"] = 1000;
+  EXPECT_EQ(post(server.port(), "/v1/completions", body).status, 408);
 }
 
 TEST(Limits, BeginsTheUrgentFirst) {
@@ -285,19 +320,6 @@ TEST(Limits, NumberOfConnections) {
   EXPECT_EQ(Client(server.port()).request("GET", "/health").status, 503);
   clients.pop_back();
   for (int tries = 0; get(server.port(), "/health").status != 200; ++tries) ASSERT_LT(tries, 1000);
-}
-
-TEST(Limits, BrowsersOfNamedOriginsOnly) {
-  server::ServerOptions options = RunningServer::small();
-  options.listen.cors_origins = {"https://mine.example"};
-  RunningServer server(options);
-  const Response mine = get(server.port(), "/health", {{"Origin", "https://mine.example"}});
-  EXPECT_EQ(mine.headers.at("access-control-allow-origin"), "https://mine.example");
-  EXPECT_FALSE(get(server.port(), "/health", {{"Origin", "https://other.example"}})
-                   .headers.contains("access-control-allow-origin"));
-  const Response preflight =
-      Client(server.port()).request("OPTIONS", "/v1/completions", {}, {{"Origin", "https://mine.example"}});
-  EXPECT_EQ(preflight.status, 204);
 }
 
 TEST(Limits, AnOpenServerWithoutAKeyWarns) {

@@ -83,6 +83,9 @@ def check_load(browser, server):
     browser.wait("document.getElementById('method').options.length > 3")
     expect("16,384" in browser.run("return document.getElementById('model').textContent"), "the model is not named")
     expect(value_of(browser, "method") == "full", value_of(browser, "method"))
+    expect(texts(browser, "#method-note") != [""], "the method is not described")
+    row = browser.run("return ['method', 'send'].map(id => document.getElementById(id).getBoundingClientRect().bottom)")
+    expect(abs(row[0] - row[1]) < 8, "Send is in another row: %s" % row)
     expect(browser.console() == [], "the console is not empty")
 
 
@@ -161,6 +164,57 @@ def figures(browser):
 def kibibytes(text):
     number, unit = re.match(r"([\d.]+) (KiB|MiB)", text).groups()
     return float(number) * (1024 if unit == "MiB" else 1)
+
+
+def check_passages(browser):
+    """First comes what stands out: not what sinks and window read, nor the end, read more whatever is asked."""
+    first = browser.run("""const always = new Uint8Array(60);
+        const shares = Float64Array.from({length: 60}, (_, i) => i > 45 ? 0.9 : 0.2);
+        always[0] = always[59] = shares[0] = shares[59] = 1;
+        shares[20] = 0.7;
+        return busiest(shares, always)[0];""")
+    expect((first["from"], first["to"]) == (20, 21), first)
+
+
+def check_hidden_reads(browser):
+    """Where the panel is hidden when it is painted (a phone), it shows the passage when it is opened."""
+    browser.run("""document.getElementById('reads').hidden = true;
+        reads.showPassage(0);
+        document.getElementById('reads').hidden = false;""")
+    browser.wait("""reads.pending === undefined && [...document.querySelectorAll('#picture .passage')].some(s => {
+          const b = s.getBoundingClientRect(), box = reads.picture.getBoundingClientRect();
+          return b.top >= box.top && b.top < box.bottom;
+        })""")
+
+
+def check_find(browser):
+    """The field finds words of the document, from place to place, and says where there are none."""
+    page = "return reads.spans.findIndex(s => s.classList.contains('found'))"
+    browser.run("document.getElementById('find').focus()")
+    browser.paste("WARDEN of house 1")
+    first = browser.run(page)
+    browser.press("Enter")
+    second = browser.run(page)
+    expect(0 <= first < second, (first, second))
+    set_value(browser, "find", "nowhere at all")
+    expect(texts(browser, "#found") == ["not in the document"] and browser.run(page) == -1, texts(browser, "#found"))
+    set_value(browser, "find", "")
+
+
+def check_continue(browser):
+    """An answer that was cut goes on where it ended."""
+    browser.click("#new")
+    set_value(browser, "max_tokens", "4")
+    browser.run("window.changed = {ignore_eos: true}")
+    ask(browser, "Tell me everything.")
+    before = browser.run("return views.at(-1).turn.answer")
+    press_button(browser, ".actions button", "Continue")
+    browser.wait(AT_REST + " && views.at(-1).turn.answer.length > arguments[0].length", before)
+    expect(browser.run("return views.at(-1).turn.answer").startswith(before), "the answer began again")
+    body = requests(browser, "/v1/chat/completions")[-1]
+    expect(body["continue_final_message"] and body["messages"][-1] == {"role": "assistant", "content": before}, body)
+    browser.run("window.changed = {}")
+    set_value(browser, "max_tokens", "12")
 
 
 def check_figures(browser):
@@ -359,6 +413,9 @@ def main():
             check_load(browser, server)
             check_keyboard(browser)
             check_reads(browser)
+            check_passages(browser)
+            check_hidden_reads(browser)
+            check_find(browser)
             check_figures(browser)
             page_looks.check(browser, pictures)
             check_unicode(browser)
@@ -366,6 +423,7 @@ def main():
             check_stop(browser, server)
             check_error_and_retry(browser)
             check_copy(browser, server)
+            check_continue(browser)
             check_settings(browser)
             check_files(browser)
             check_reload(browser)

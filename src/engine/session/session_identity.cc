@@ -55,6 +55,10 @@ std::uint64_t hash_of(const TokenizerData& t) {
   for (const bool flag : {t.pre_add_prefix_space, t.ignore_merges, t.add_bos, t.add_eos, t.add_space_prefix})
     hash.add(flag);
   hash.add(std::string_view(t.chat_template));
+  for (const auto& [name, source] : t.named_templates) {
+    hash.add(std::string_view(name));
+    hash.add(std::string_view(source));
+  }
   return hash.value();
 }
 

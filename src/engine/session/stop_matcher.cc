@@ -24,7 +24,7 @@ StopMatcher::Match StopMatcher::first_match() const {
   Match first;
   for (const std::string& s : stop_) {
     const std::size_t at = pending_.find(s);
-    if (at < first.begin || (at == first.begin && at != std::string::npos && s.size() > first.size))
+    if (at < first.begin || (at == first.begin && at != std::string::npos && s.size() < first.size))
       first = {.begin = at, .size = s.size()};
   }
   return first;

@@ -11,7 +11,8 @@ namespace mneme {
 class StopMatcher {
  public:
   // Empty strings never match.
-  // keep: the string that ends the text is given out with it; of several at one place the longest.
+  // keep: the string that ends the text is given out with it; of several at one place the shortest, which is complete
+  // first: a longer one would depend on how the text is cut.
   explicit StopMatcher(std::vector<std::string> stop, bool keep = false);
 
   // What may be given out now that `text` follows. After a match nothing more comes.

@@ -235,6 +235,12 @@ void put_tokenizer(GgufWriter& w, const TokenizerData& t) {
   w.put("tokenizer.ggml.add_bos_token", t.add_bos);
   w.put("tokenizer.ggml.add_eos_token", t.add_eos);
   if (!t.chat_template.empty()) w.put("tokenizer.chat_template", std::string_view(t.chat_template));
+  std::vector<std::string> names;
+  for (const auto& [name, source] : t.named_templates) {
+    names.push_back(name);
+    w.put("tokenizer.chat_template." + name, std::string_view(source));
+  }
+  if (!names.empty()) w.put("tokenizer.chat_templates", std::span<const std::string>(names));
 }
 
 }  // namespace mneme

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 
 #include "src/base/error.h"
 #include "src/base/size32.h"
@@ -144,6 +146,24 @@ void read_special(const GgufFile& file, TokenizerData& t) {
   t.pre_add_prefix_space = !sentencepiece && prefix.value_or(false);
 }
 
+// tokenizer.chat_template, and tokenizer.chat_template.NAME for further ones.
+void read_templates(const GgufFile& file, TokenizerData& t) {
+  constexpr std::string_view kNamed = "tokenizer.chat_template.";
+  t.chat_template = std::string(file.string("tokenizer.chat_template").value_or(""));
+  std::map<std::string, std::string> named;
+  for (const GgufEntry& e : file.entries()) {
+    if (!e.key.starts_with(kNamed)) continue;
+    const std::string name(e.key.substr(kNamed.size()));
+    const std::string source(*file.string(e.key));
+    if (name != "default") {
+      named[name] = source;
+    } else if (t.chat_template.empty()) {
+      t.chat_template = source;
+    }
+  }
+  t.named_templates.assign(named.begin(), named.end());
+}
+
 }  // namespace
 
 TokenizerData read_gguf_tokenizer(const GgufFile& file) {
@@ -179,7 +199,7 @@ TokenizerData read_gguf_tokenizer(const GgufFile& file) {
   }
   read_added_flags(file, t);
   read_special(file, t);
-  t.chat_template = std::string(file.string("tokenizer.chat_template").value_or(""));
+  read_templates(file, t);
   return t;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -70,6 +71,23 @@ std::string read_template(const fs::path& path) {
   if (const std::size_t bad = find_invalid_utf8(text); bad != kValidUtf8)
     fail(ErrorKind::kFormat, "{}: invalid UTF-8 at byte {}", path.string(), bad);
   return std::string(text);
+}
+
+// additional_chat_templates/NAME.jinja, by name.
+std::vector<std::pair<std::string, std::string>> read_named_templates(const fs::path& folder) {
+  constexpr std::size_t kMaxTemplates = 64;
+  std::error_code absent;
+  std::map<std::string, std::string> named;
+  for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", absent)) {
+    if (entry.path().extension() != ".jinja" || entry.path().stem() == "default") continue;
+    if (named.size() == kMaxTemplates)
+      fail(ErrorKind::kFormat, "{}: expected at most {} templates", entry.path().parent_path().string(), kMaxTemplates);
+    const std::string name = entry.path().stem().string();
+    if (find_invalid_utf8(name) != kValidUtf8)
+      fail(ErrorKind::kFormat, "{}: a template's name is not UTF-8", entry.path().parent_path().string());
+    named[name] = read_template(entry.path());
+  }
+  return {named.begin(), named.end()};
 }
 
 // Weight files of the folder, sorted by name, and for a sharded model the file of each tensor.
@@ -330,7 +348,7 @@ TokenizerData read_hf_tokenizer(const fs::path& path) {
   if (generation) refs[1] = generation->ref();
   if (config) refs[2] = config->ref();
   const auto pointer = [&](int i) { return refs[i] ? &*refs[i] : nullptr; };
-  apply_side_files({pointer(0), pointer(1), pointer(2), chat_template}, data);
+  apply_side_files({pointer(0), pointer(1), pointer(2), chat_template, read_named_templates(path)}, data);
   return data;
 }
 

@@ -35,6 +35,8 @@ struct TokenizerSideFiles {
   const JsonRef* generation_config = nullptr;  // generation_config.json
   const JsonRef* config = nullptr;             // config.json
   std::string_view chat_template;              // chat_template.jinja
+  // additional_chat_templates/NAME.jinja: name and source, by name.
+  std::vector<std::pair<std::string, std::string>> named_templates;
 };
 void apply_side_files(const TokenizerSideFiles& files, TokenizerData& data);
 

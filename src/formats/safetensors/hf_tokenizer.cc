@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "src/base/error.h"
@@ -159,13 +160,21 @@ std::vector<std::int32_t> listed_ids(const JsonRef* config, std::string_view key
   return ids;
 }
 
-std::string template_of(const JsonRef& tokenizer_config) {
+constexpr std::size_t kMaxTemplates = 64;
+
+// One template, or a list of them by name.
+void read_templates(const JsonRef& tokenizer_config, TokenizerData& t) {
   const auto v = tokenizer_config.find("chat_template");
-  if (!v) return {};
-  if (!v->is_array()) return v->string();
-  for (const JsonRef& one : v->elements())
-    if (one.at("name").string() == "default") return one.at("template").string();
-  return {};
+  if (!v) return;
+  if (!v->is_array()) {
+    t.chat_template = v->string();
+    return;
+  }
+  if (v->value().size() > kMaxTemplates) v->wrong(fmt::format("at most {} templates", kMaxTemplates));
+  std::map<std::string, std::string> named;
+  for (const JsonRef& one : v->elements()) named[one.at("name").string()] = one.at("template").string();
+  if (const auto found = named.extract("default")) t.chat_template = found.mapped();
+  t.named_templates.assign(named.begin(), named.end());
 }
 
 }  // namespace
@@ -206,9 +215,13 @@ void apply_side_files(const TokenizerSideFiles& files, TokenizerData& t) {
     if (const auto unk = named_token(c, "unk_token", t); unk && !t.unk) t.unk = unk;
     t.add_bos = c.boolean("add_bos_token", t.add_bos);
     t.add_eos = c.boolean("add_eos_token", t.add_eos);
-    t.chat_template = template_of(c);
+    read_templates(c, t);
   }
-  if (!files.chat_template.empty()) t.chat_template = std::string(files.chat_template);
+  // As in transformers, files replace whatever tokenizer_config.json has.
+  if (!files.chat_template.empty() || !files.named_templates.empty()) {
+    t.chat_template = std::string(files.chat_template);
+    t.named_templates = files.named_templates;
+  }
   if (!t.bos) t.bos = first("bos_token_id");
   if (!t.eos) t.eos = first("eos_token_id");
   if (!t.pad) t.pad = first("pad_token_id");

@@ -184,13 +184,7 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
     const std::string_view stem = route.path.substr(0, route.path.size() - (prefix ? 1 : 0));
     if (prefix ? !request.path.starts_with(stem) || request.path.size() == stem.size() : request.path != stem) continue;
     static_cast<TaggedWriter&>(*writer).set_route(route.path);
-    if (request.method == "OPTIONS" && !options_.listen.cors_origins.empty()) {
-      return writer->respond({.status = 204,
-                              .content_type = "text/plain",
-                              .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
-                                          {"Access-Control-Allow-Headers", "Authorization, Content-Type"}},
-                              .body = {}});
-    }
+    if (request.method == "OPTIONS") return answer_options(request, writer);
     const bool get = request.method == "HEAD" && route.method == "GET";
     if (request.method != route.method && !get) {
       allowed = route.method;
@@ -202,7 +196,13 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
       throw ApiError(415, "expected a body of Content-Type: application/json");
     return (this->*route.handler)(request, writer);
   }
-  if (allowed.empty()) throw ApiError(404, "there is nothing at " + request.path.substr(0, 200));
+  // Of a path that is none too: a browser shows its page the 404 only after this answer.
+  if (request.method == "OPTIONS") return answer_options(request, writer);
+  if (allowed.empty()) {
+    const std::string meant = meant_path(request.path);
+    throw ApiError(404, fmt::format("there is nothing at {}{}", request.path.substr(0, 200),
+                                    meant.empty() ? "" : ": did you mean " + meant + "?"));
+  }
   writer->respond(
       {.status = 405, .headers = {{"Allow", allowed}}, .body = ApiError(405, "expected the method " + allowed).body()});
 }
@@ -310,6 +310,8 @@ void Api::props(const HttpRequest&, Writer writer) {
   json["kv_bytes_per_token"] = loop_.model().engine->pool().shape().bytes_per_token();
   json["kv_methods"] = OrderedJson::array();
   for (const RecipeRow& row : recipe_table()) json["kv_methods"].push_back(row.name);
+  json["kv_method_notes"] = OrderedJson::object();
+  for (const RecipeRow& row : recipe_table()) json["kv_method_notes"][std::string(row.name)] = row.summary;
   json["prefix_caching"] = options_.prefix_cache;
   json["default_generation_settings"] = {{"temperature", 1.0}, {"max_tokens", options_.default_max_tokens}};
   answer(*writer, json);
@@ -350,12 +352,29 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
 
 // ---- text and tokens
 
-constexpr std::string_view kTokenizeFields[] = {
-    "model",       "prompt",   "content", "add_special_tokens", "add_special",          "parse_special",
-    "with_pieces", "messages", "tools",   "tool_choice",        "chat_template_kwargs", "add_generation_prompt"};
+constexpr std::string_view kTokenizeFields[] = {"model",
+                                                "prompt",
+                                                "content",
+                                                "add_special_tokens",
+                                                "add_special",
+                                                "parse_special",
+                                                "with_pieces",
+                                                "messages",
+                                                "tools",
+                                                "tool_choice",
+                                                "chat_template_kwargs",
+                                                "add_generation_prompt",
+                                                "continue_final_message",
+                                                "chat_template"};
 constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
-constexpr std::string_view kTemplateFields[] = {
-    "model", "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt"};
+constexpr std::string_view kTemplateFields[] = {"model",
+                                                "messages",
+                                                "tools",
+                                                "tool_choice",
+                                                "chat_template_kwargs",
+                                                "add_generation_prompt",
+                                                "continue_final_message",
+                                                "chat_template"};
 constexpr std::string_view kSlotFields[] = {"filename"};
 
 void Api::tokenize(const HttpRequest& request, Writer writer) {

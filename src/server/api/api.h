@@ -49,6 +49,8 @@ class Api {
   static std::span<const Route> routes();
 
   void dispatch(const HttpRequest& request, const Writer& writer);
+  void answer_options(const HttpRequest& request, const Writer& writer) const;
+  static std::string meant_path(std::string_view path);
   void check_caller(const HttpRequest& request, const Route& route) const;
   // Of the caller's key among ListenOptions::key_policies; null: another key, or none.
   std::shared_ptr<KeyUse> use_of(const HttpRequest& request) const;

@@ -1,5 +1,8 @@
 #include "src/server/api/chat_prompt.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -15,46 +18,113 @@ bool is_system(const ChatMessage& m) {
   return m.role == "system" || m.role == "developer";
 }
 
+std::string parse_part(const JsonRef& part) {
+  const std::string& type = part.at("type").string();
+  if (type == "refusal") return part.at("refusal").string();
+  if (type != "text") part.at("type").wrong("\"text\": the models here read nothing else");
+  return part.at("text").string();
+}
+
 std::string parse_content(const JsonRef& content) {
   if (content.is_string()) return content.string();
   if (!content.is_array()) content.wrong("a string, or an array of parts");
   std::string text;
   bool first = true;
   for (const JsonRef& part : content.elements()) {
-    if (part.at("type").string() != "text") part.at("type").wrong("\"text\": the models here read nothing else");
     if (!std::exchange(first, false)) text += '\n';
-    text += part.at("text").string();
+    text += parse_part(part);
   }
   return text;
 }
 
-// Clients send the arguments of a call as text; templates write them as JSON.
+// Templates write arguments as JSON. Clients send them as the model wrote them: what is no JSON object stays text.
+OrderedJson arguments_of(std::string_view written) {
+  if (written.find_first_not_of(" \t\r\n") == std::string_view::npos) return OrderedJson::object();
+  OrderedJson read = OrderedJson::parse(written, nullptr, false);
+  return read.is_object() ? read : OrderedJson(written);
+}
+
+// `function`: {"name", "arguments"}; in `in_order` arguments become what arguments_of() makes of them.
+void read_call(const JsonRef& function, OrderedJson& in_order) {
+  function.at("name").string();
+  const auto arguments = function.find("arguments");
+  if (!arguments) {
+    in_order["arguments"] = OrderedJson::object();
+  } else if (arguments->is_string()) {
+    in_order["arguments"] = arguments_of(arguments->string());
+  } else if (!arguments->is_object()) {
+    arguments->wrong("a JSON object, or text");
+  }
+}
+
 OrderedJson parse_tool_calls(const JsonRef& calls, OrderedJson in_order) {
   if (!calls.is_array()) calls.wrong("an array of calls");
   std::size_t i = 0;
   for (const JsonRef& call : calls.elements()) {
-    const JsonRef arguments = call.at("function").at("arguments");
-    call.at("function").at("name").string();
-    if (!arguments.is_string()) {
-      if (!arguments.is_object()) arguments.wrong("a JSON object, or one as text");
+    OrderedJson& out = in_order[i++];
+    if (call.string("type", "function") == "custom") {
+      // A tool whose input is plain text.
+      out["function"] = {{"name", call.at("custom").at("name").string()},
+                         {"arguments", call.at("custom").at("input").string()}};
     } else {
-      OrderedJson read = OrderedJson::parse(arguments.string(), nullptr, false);
-      if (!read.is_object()) arguments.wrong("a JSON object, or one as text");
-      in_order[i]["function"]["arguments"] = std::move(read);
+      read_call(call.at("function"), out["function"]);
     }
-    ++i;
   }
   return in_order;
 }
 
-// What a template may ask of a message beside role and content.
+// Templates read a message's reasoning as reasoning_content or as thinking, whichever their family names it.
+void name_reasoning(const JsonRef& message, OrderedJson& more) {
+  for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto given = message.find(key);
+    if (!given) continue;
+    const std::string& reasoning = given->string();
+    for (const char* name : {"reasoning_content", "thinking"})
+      if (!more.contains(name)) more[name] = reasoning;
+  }
+}
+
+// What a template may ask of a message beside role and content: all of it that is not null.
 OrderedJson parse_more(const JsonRef& message, const OrderedJson& in_order) {
   OrderedJson more = OrderedJson::object();
-  for (const char* key : {"name", "tool_call_id", "reasoning_content"})
-    if (message.find(key)) more[key] = message.at(key).string();
-  if (const auto calls = message.find("tool_calls"))
-    more["tool_calls"] = parse_tool_calls(*calls, in_order["tool_calls"]);
+  if (!in_order.is_object()) return more;
+  if (const auto audio = message.find("audio")) audio->wrong("null: the models here read text alone");
+  for (const char* key : {"name", "tool_call_id", "refusal"})
+    if (const auto text = message.find(key)) text->string();
+  for (const auto& [key, value] : in_order.items())
+    if (key != "role" && key != "content" && !value.is_null()) more[key] = value;
+  name_reasoning(message, more);
+  const auto calls = message.find("tool_calls");
+  if (calls) more["tool_calls"] = parse_tool_calls(*calls, in_order["tool_calls"]);
+  // The older form of one call.
+  if (const auto call = message.find("function_call")) {
+    OrderedJson function = in_order["function_call"];
+    read_call(*call, function);
+    more.erase("function_call");
+    if (!calls) more["tool_calls"] = {{{"type", "function"}, {"function", std::move(function)}}};
+  }
+  if (more.contains("tool_calls") && more["tool_calls"].empty()) more.erase("tool_calls");
   return more;
+}
+
+ChatMessage parse_message(const JsonRef& m, const OrderedJson& in_order) {
+  ChatMessage message{.role = m.at("role").string(), .content = {}};
+  message.more = parse_more(m, in_order);
+  const bool may_be_silent = message.role == "assistant" || message.role == "tool" || message.role == "function" ||
+                             message.more.contains("tool_calls");
+  if (m.find("content") || !may_be_silent) {
+    message.content = parse_content(m.at("content"));
+  } else if (const auto refusal = m.find("refusal")) {
+    message.content = refusal->string();
+  }
+  return message;
+}
+
+bool has_more_than_text(const JsonRef& message) {
+  if (!message.is_object()) return false;
+  for (const auto& [key, value] : message.value().items())
+    if (key != "role" && key != "content" && !value.is_null()) return true;
+  return false;
 }
 
 OrderedJson parse_tools(const JsonRef& body, const OrderedJson& in_order) {
@@ -75,18 +145,107 @@ OrderedJson parse_tools(const JsonRef& body, const OrderedJson& in_order) {
   return tools->value().empty() ? OrderedJson() : in_order["tools"];
 }
 
-// Every message as a template reads it.
-ChatInput template_input(const Conversation& conversation) {
+// The role that templates know: "function" answers a function_call, as "tool" does one of tool_calls.
+std::string_view template_role(std::string_view role) {
+  if (role == "developer") return "system";
+  return role == "function" ? "tool" : role;
+}
+
+enum class Silent { kLeftOut, kEmpty };
+
+// Every message as a template reads it. A message without content has no such member, or an empty one.
+ChatInput template_input(const Conversation& conversation, Silent silent) {
   ChatInput input;
   for (const ChatMessage& m : conversation.messages) {
-    OrderedJson json{{"role", m.role == "developer" ? "system" : m.role}, {"content", m.content}};
+    OrderedJson json{{"role", template_role(m.role)}};
+    if (m.content || silent == Silent::kEmpty) json["content"] = m.content.value_or("");
     json.update(m.more);
     input.messages.push_back(std::move(json));
   }
   input.tools = conversation.tools;
   input.arguments = conversation.arguments;
   input.add_generation_prompt = conversation.add_generation_prompt;
+  input.continue_final_message = conversation.continue_final_message;
+  input.template_name = conversation.template_name;
   return input;
+}
+
+std::vector<TokenId> by_template(const ChatFormat& chat, const Conversation& conversation) {
+  const bool silent = std::any_of(conversation.messages.begin(), conversation.messages.end(),
+                                  [](const ChatMessage& m) { return !m.content; });
+  if (!silent) return chat.conversation(template_input(conversation, Silent::kLeftOut));
+  try {
+    return chat.conversation(template_input(conversation, Silent::kLeftOut));
+  } catch (const Error&) {
+    // Some templates add content to other text without asking whether there is any.
+    return chat.conversation(template_input(conversation, Silent::kEmpty));
+  }
+}
+
+// By hand only the assistant's turn can be left open.
+void check_continues(const Conversation& conversation, bool by_hand) {
+  if (!conversation.continue_final_message) return;
+  const ChatMessage& last = conversation.messages.back();
+  if ((by_hand && last.role != "assistant") || last.content.value_or("").empty()) {
+    throw ApiError(400,
+                   fmt::format("continue_final_message: expected a last message of the assistant with content, found "
+                               "the role \"{}\"{}",
+                               last.role, last.content.value_or("").empty() ? " without content" : ""),
+                   "continue_final_message");
+  }
+}
+
+void check_template(const ChatFormat& chat, const Conversation& conversation) {
+  if (!conversation.template_name.empty() && !chat.has_template(conversation.template_name)) {
+    throw ApiError(400,
+                   fmt::format("chat_template: expected the name of one of the model's templates ({}), found \"{}\"; "
+                               "the server's --chat-template takes any other",
+                               fmt::join(chat.template_names(), ", "), conversation.template_name.substr(0, 60)),
+                   "chat_template", "unsupported_parameter");
+  }
+  const ChatTemplate* const used = chat.template_for(!conversation.tools.is_null(), conversation.template_name);
+  if (!conversation.tools.is_null() && (used == nullptr || used->source().find("tools") == std::string::npos)) {
+    throw ApiError(400, "tools: the chat template of this model has no place for them", "tools",
+                   "unsupported_parameter");
+  }
+  if (used == nullptr && !conversation.add_generation_prompt && !conversation.continue_final_message) {
+    throw ApiError(
+        400, "add_generation_prompt: this model's turns are framed without a template, and end where an answer begins",
+        "add_generation_prompt", "unsupported_parameter");
+  }
+}
+
+// Turns of a family that is framed by hand: after system texts the user's and the assistant's, in turns.
+std::vector<TokenId> by_hand(const TextSide& text, const Conversation& conversation) {
+  const std::vector<ChatMessage>& messages = conversation.messages;
+  std::string system;
+  std::size_t at = 0;
+  for (; at < messages.size() && is_system(messages[at]); ++at) {
+    if (!system.empty()) system += "\n\n";
+    system += *messages[at].content;
+  }
+  std::vector<TokenId> tokens;
+  const auto append = [&](const std::vector<TokenId>& more) { tokens.insert(tokens.end(), more.begin(), more.end()); };
+  const std::size_t begin = at;
+  for (; at < messages.size(); ++at) {
+    const ChatMessage& m = messages[at];
+    const bool wants_user = (at - begin) % 2 == 0, first = at == begin;
+    const std::string content = m.content.value_or("");
+    if (m.role != (wants_user ? "user" : "assistant")) {
+      fail(ErrorKind::kRequest, "messages[{}]: expected a message of the {}, found the role \"{}\"", at,
+           wants_user ? "user" : "assistant", m.role);
+    }
+    if (wants_user) {
+      append(text.chat.user_turn({.document = {}, .question = content, .system = first ? system : ""}, first));
+    } else {
+      append(text.tokenizer->encode(content, {.parse_special = false, .add_bos = false, .continues = true}));
+      if (!conversation.continue_final_message || at + 1 < messages.size()) append(text.chat.end_of_answer());
+    }
+  }
+  if (begin == messages.size() || (messages.back().role != "user" && !conversation.continue_final_message)) {
+    fail(ErrorKind::kRequest, "messages: expected the user's at the end, found the role \"{}\"", messages.back().role);
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -97,19 +256,18 @@ Conversation parse_conversation(const JsonRef& body, std::string_view text) {
   if (!list.is_array()) list.wrong("an array of messages");
   const std::vector<JsonRef> messages = list.elements();
   const bool ordered = body.find("tools") || body.find("chat_template_kwargs") ||
-                       std::any_of(messages.begin(), messages.end(),
-                                   [](const JsonRef& m) { return m.is_object() && m.value().contains("tool_calls"); });
+                       std::any_of(messages.begin(), messages.end(), has_more_than_text);
   const OrderedJson in_order = ordered ? OrderedJson::parse(text) : OrderedJson();
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const JsonRef& m = messages[i];
-    ChatMessage message{.role = m.at("role").string(), .content = {}};
-    message.more = parse_more(m, ordered ? in_order["messages"][i] : in_order);
-    // A message of calls may say nothing.
-    if (m.find("content") || !message.more.contains("tool_calls")) message.content = parse_content(m.at("content"));
-    out.messages.push_back(std::move(message));
-  }
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    out.messages.push_back(parse_message(messages[i], ordered ? in_order["messages"][i] : in_order));
   out.tools = parse_tools(body, in_order);
-  out.add_generation_prompt = body.boolean("add_generation_prompt", true);
+  out.continue_final_message = body.boolean("continue_final_message", false);
+  out.add_generation_prompt = body.boolean("add_generation_prompt", !out.continue_final_message);
+  if (out.continue_final_message && out.add_generation_prompt) {
+    throw ApiError(400, "continue_final_message: not together with add_generation_prompt, which begins another message",
+                   "continue_final_message");
+  }
+  out.template_name = body.string("chat_template", "");
   if (const auto arguments = body.find("chat_template_kwargs")) {
     if (!arguments->is_object()) arguments->wrong("an object");
     out.arguments = in_order["chat_template_kwargs"];
@@ -118,50 +276,13 @@ Conversation parse_conversation(const JsonRef& body, std::string_view text) {
 }
 
 std::vector<TokenId> chat_prompt(const TextSide& text, const Conversation& conversation) {
-  const std::vector<ChatMessage>& messages = conversation.messages;
-  if (messages.empty()) fail(ErrorKind::kRequest, "messages: expected the user's at the end, found none");
-  const ChatTemplate* const by_template = text.chat.chat_template();
-  const bool shows_tools = by_template != nullptr && by_template->source().find("tools") != std::string::npos;
-  if (!conversation.tools.is_null() && !shows_tools) {
-    throw ApiError(400, "tools: the chat template of this model has no place for them", "tools",
-                   "unsupported_parameter");
-  }
-  if (by_template == nullptr && !conversation.add_generation_prompt) {
-    throw ApiError(
-        400, "add_generation_prompt: this model's turns are framed without a template, and end where an answer begins",
-        "add_generation_prompt", "unsupported_parameter");
-  }
-  if (by_template != nullptr) return text.chat.conversation(template_input(conversation));
-  std::string system;
-  std::size_t at = 0;
-  for (; at < messages.size() && is_system(messages[at]); ++at) {
-    if (!system.empty()) system += "\n\n";
-    system += messages[at].content;
-  }
-  std::vector<TokenId> tokens;
-  const auto append = [&](const std::vector<TokenId>& more) { tokens.insert(tokens.end(), more.begin(), more.end()); };
-  bool first = true;
-  const std::size_t begin = at;
-  for (; at < messages.size(); ++at) {
-    const ChatMessage& m = messages[at];
-    const bool wants_user = (at - begin) % 2 == 0;
-    if (m.role != (wants_user ? "user" : "assistant")) {
-      fail(ErrorKind::kRequest, "messages[{}]: expected a message of the {}, found the role \"{}\"", at,
-           wants_user ? "user" : "assistant", m.role);
-    }
-    if (wants_user) {
-      append(text.chat.user_turn({.document = {}, .question = m.content, .system = first ? system : ""}, first));
-      first = false;
-    } else {
-      append(text.tokenizer->encode(m.content, {.parse_special = false, .add_bos = false, .continues = true}));
-      append(text.chat.end_of_answer());
-    }
-  }
-  if (first || messages.back().role != "user") {
-    fail(ErrorKind::kRequest, "messages: expected the user's at the end, found {}",
-         messages.empty() ? "none" : "the role \"" + messages.back().role + "\"");
-  }
-  return tokens;
+  if (conversation.messages.empty())
+    fail(ErrorKind::kRequest, "messages is empty: expected at least one message, the user's at the end");
+  check_template(text.chat, conversation);
+  const bool tools = !conversation.tools.is_null();
+  const bool framed_by_hand = text.chat.template_for(tools, conversation.template_name) == nullptr;
+  check_continues(conversation, framed_by_hand);
+  return framed_by_hand ? by_hand(text, conversation) : by_template(text.chat, conversation);
 }
 
 }  // namespace mneme::server

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,8 +14,8 @@
 namespace mneme::server {
 
 struct ChatMessage {
-  std::string role;  // "system", "developer", "user", "assistant"; with a template also "tool", ...
-  std::string content;
+  std::string role;                    // "system", "developer", "user", "assistant"; with a template also "tool", ...
+  std::optional<std::string> content;  // null, or absent: of calls, and of answers without text
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // what only templates read: tool_calls, name, ...
 };
 
@@ -22,21 +23,26 @@ struct Conversation {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;                                         // null: none
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
-  bool add_generation_prompt = true;  // the beginning of the answer follows the last message
+  bool add_generation_prompt = true;    // the beginning of the answer follows the last message
+  bool continue_final_message = false;  // the answer goes on where the last message ends
+  std::string template_name;            // of the model's templates; empty: tool_use where there are tools, else default
 };
 
-// "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt" of a body. Content is a string,
-// or parts of type "text", which become one text with a newline between two.
+// "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt", "continue_final_message" and
+// "chat_template" of a body. Content is a string, or parts of type "text" or "refusal", which become one text with a
+// newline between two. Earlier messages may be whatever OpenAI's type allows: arguments of calls as the model wrote
+// them ("" is {}, what is no JSON object stays text), content null or absent, reasoning under any of its names.
 // `text` is the body as it came: templates show tools with their members in that order.
 //
 // Errors  ApiError, kFormat, kRequest: what is wrong is named.
 Conversation parse_conversation(const JsonRef& body, std::string_view text);
 
-// All turns with the model's framing, and where the next answer begins. Special tokens in the contents are ordinary
+// All turns with the model's framing, and where the answer begins. Special tokens in the contents are ordinary
 // characters.
 //
 // Errors  kRequest: no message, a role that is none, turns out of order, the last one not the user's; tools where the
-//         framing has no place for them; what the template says against the conversation.
+//         framing has no place for them; templates of which none is the default; what the template says against the
+//         conversation.
 std::vector<TokenId> chat_prompt(const TextSide& text, const Conversation& conversation);
 
 }  // namespace mneme::server

@@ -65,6 +65,8 @@ constexpr ReadField kRead[] = {
     {"tool_choice", Endpoint::kChat},
     {"chat_template_kwargs", Endpoint::kChat},
     {"add_generation_prompt", Endpoint::kChat},
+    {"continue_final_message", Endpoint::kChat},
+    {"chat_template", Endpoint::kChat},
 };
 
 // They say something about the request, or qualify a field that is refused: no answer depends on them.
@@ -119,8 +121,6 @@ constexpr RefusedField kRefused[] = {
     {"verbosity", "\"medium\""},
     {"reasoning_effort", "null", kKwargsAdvice},
     {"enable_thinking", "null", kKwargsAdvice},
-    {"continue_final_message"},
-    {"chat_template", "null", "not supported in a request: start the server with --chat-template"},
     {"documents", "null", "not supported: put the documents into a message"},
     {"prompt_logprobs", "null", "not supported: a completion with echo and logprobs scores its prompt"},
     {"prompt_embeds"},
@@ -159,6 +159,7 @@ constexpr RefusedField kRefused[] = {
     // Read by the other endpoint.
     {"echo"},
     {"top_logprobs", "0", "only in chats"},
+    {"chat_template", "null", "only in chats, by name; the server's --chat-template takes any other"},
     {"add_special_tokens", "false", "only in completions: the chat template has them"},
     {"parse_special", "false", "only in completions: a message's text is never a special token"},
 };
@@ -190,19 +191,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 bool read_here(const ReadField& field, bool chat) {
   return field.endpoint == Endpoint::kBoth || (field.endpoint == Endpoint::kChat) == chat;
-}
-
-// The one of the names that is most like `name`; empty: none is at all.
-std::string_view most_like(std::string_view name, std::span<const std::string_view> names) {
-  std::string_view best;
-  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const std::string_view known : names) {
-    const std::size_t d = edit_distance(name, known);
-    if (d >= least) continue;
-    least = d;
-    best = known;
-  }
-  return best;
 }
 
 std::vector<std::string_view> names_of(bool chat) {
@@ -243,6 +231,18 @@ void check_field(const std::string& key, const Json& value, std::span<const std:
 }
 
 }  // namespace
+
+std::string_view most_like(std::string_view name, std::span<const std::string_view> names) {
+  std::string_view best;
+  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
+  for (const std::string_view known : names) {
+    const std::size_t d = edit_distance(name, known);
+    if (d >= least) continue;
+    least = d;
+    best = known;
+  }
+  return best;
+}
 
 std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high) {
   const std::int64_t n = value.integer();

@@ -42,16 +42,10 @@ TaggedWriter::TaggedWriter(std::shared_ptr<ResponseWriter> inner, const HttpRequ
   const std::string_view given = request.header("x-request-id");
   request_id_ = is_usable(given) ? std::string(given) : new_request_id();
   line_ = printable(request.method) + " " + printable(request.path);
-  const std::string origin(request.header("origin"));
-  for (const std::string& allowed : options.listen.cors_origins)
-    if (allowed == "*" || allowed == origin) origin_ = allowed;
 }
 
 void TaggedWriter::tag(HttpResponse& response) const {
   response.headers.emplace_back("X-Request-Id", request_id_);
-  if (origin_.empty()) return;
-  response.headers.emplace_back("Access-Control-Allow-Origin", origin_);
-  response.headers.emplace_back("Vary", "Origin");
 }
 
 void TaggedWriter::done(int status) const {

@@ -33,7 +33,7 @@ class TaggedWriter final : public ResponseWriter, public std::enable_shared_from
   std::shared_ptr<ResponseWriter> inner_;
   const ServerOptions& options_;
   Metrics& metrics_;
-  std::string request_id_, line_, route_ = "other", origin_;
+  std::string request_id_, line_, route_ = "other";
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -47,14 +47,18 @@ async function describe() {
   try {
     props = await (await call("/props")).json();
     byId("model").textContent =
-        `${props.model}, context ${count(props.max_model_len)}, ${count(props.threads)} threads`;
+        `${props.model}, context ${count(props.max_model_len)}, ` +
+        `${count(props.threads)} thread${props.threads === 1 ? "" : "s"}`;
     byId("model").title = byId("model").textContent;
-    if (byId("method").options.length === 0) {
-      for (const m of props.kv_methods) byId("method").add(new Option(m, m, false, m === props.kv.method));
+    if (byId("method").value === "") {
+      byId("method").replaceChildren(
+          ...props.kv_methods.map(m => new Option(m, m, m === props.kv.method, m === props.kv.method)));
       loadSettings();
+      showMethod();
     }
     problem("");
   } catch (e) {
+    byId("model").textContent = "";
     problem(e.message);
   }
 }
@@ -247,7 +251,7 @@ function numberIn(id) {
 
 function requestFor(messages, turn) {
   return {messages, stream: true, stream_options: {include_usage: true, include_progress: true},
-          kv: {method: turn.method, budget: turn.budget}, kv_retrieval: true, kv_reads: true,
+          kv: turn.method ? {method: turn.method, budget: turn.budget} : undefined, kv_retrieval: true, kv_reads: true,
           max_tokens: numberIn("max_tokens") ?? 512, temperature: numberIn("temperature") ?? 0,
           top_p: numberIn("top_p") ?? 1, seed: numberIn("seed")};
 }
@@ -268,8 +272,9 @@ function take(turn, event) {
   }
 }
 
-// Streams one answer into `turn`. What the turn had before comes back where nothing new does.
-async function answer(c, turn) {
+// Streams one answer into `turn`. What the turn had before comes back where nothing new does. `goOn`: the answer that
+// is there is continued.
+async function answer(c, turn, goOn = false) {
   const before = {...turn}, controller = new AbortController(), start = performance.now();
   Object.assign(turn, {answer: "", error: "", state: "waiting", finish: "", usage: null, retrieval: null, reads: null,
                        progress: null, seconds: 0, partial: false, method: byId("method").value,
@@ -281,7 +286,10 @@ async function answer(c, turn) {
   showState();
   showList();
   try {
-    const request = requestFor(await messagesFor(c, turn), turn);
+    const messages = await messagesFor(c, turn);
+    if (goOn) messages.push({role: "assistant", content: before.answer});
+    const request = {...requestFor(messages, turn), continue_final_message: goOn || undefined};
+    if (goOn) turn.answer = before.answer;
     const response = await call("/v1/chat/completions", request, controller.signal);
     for await (const event of events(response)) {
       take(turn, event);
@@ -293,7 +301,8 @@ async function answer(c, turn) {
     turn.state = turn.finish === "length" ? "cut" : "done";
   } catch (e) {
     const stopped = e.name === "AbortError";
-    if (!turn.answer && before.answer) Object.assign(turn, before, stopped ? {} : {error: e.message, state: "error"});
+    const nothingNew = !turn.answer || goOn && turn.answer === before.answer;
+    if (nothingNew && before.answer) Object.assign(turn, before, stopped ? {} : {error: e.message, state: "error"});
     else if (stopped) turn.state = "stopped";
     else Object.assign(turn, {error: e.message, state: "error", partial: true});
   }
@@ -328,6 +337,11 @@ const acts = {
     answer(current, turn);
     byId("question").focus();
   },
+  goOn(turn) {
+    if (running.has(current.id)) return;
+    answer(current, turn, true);
+    byId("question").focus();
+  },
   select(turn) {
     select(turn);
     showView("reads");
@@ -360,21 +374,6 @@ function layoutOf(key, system, text) {
     if (layouts.size > LAYOUTS_KEPT) layouts.delete(layouts.keys().next().value);
   }
   return layouts.get(name);
-}
-
-function hintFor(turn) {
-  if (!turn) return "Ask something: the parts of the document that the answer reads are coloured here.";
-  if (!turn.document) return "There is no document in this conversation.";
-  if (turn.document !== current.document?.key) return "The document has been changed since this answer.";
-  return "";
-}
-
-function remarkOn(turn) {
-  if (turn.method === "full") return "Full attention reads every token at every step.";
-  if (!turn.reads) return turn.retrieval ? "No step was counted." : "";
-  if (turn.reads.max_reads === 0)
-    return "No step selected: the prompt fits into the budget, or the method decides once what it keeps.";
-  return "";
 }
 
 async function showReads(scroll) {

@@ -2,6 +2,7 @@
 // server counts reads by pages of 32 tokens of the prompt.
 
 const BUSIEST = 24;  // pages that the way from passage to passage leads through
+const AROUND = 12;   // pages on each side that a page is compared with
 
 function byId(id) {
   return document.getElementById(id);
@@ -55,20 +56,50 @@ function readShares(turn, layout) {
   return {shares, always};
 }
 
-// Runs of neighbours among the pages most read, the most read first: {from, to, share}.
-function busiest(shares) {
-  const order = [...shares.keys()].filter(i => shares[i] > 0).sort((a, b) => shares[b] - shares[a]);
+// By how much each page is read more than the median of those around it. Sinks and window say nothing about a question,
+// and heads read the end of a document more whatever is asked: neither stands out.
+function prominence(shares, always) {
+  return shares.map((share, i) => {
+    if (always[i]) return 0;
+    const around = [];
+    for (let j = Math.max(i - AROUND, 0); j <= Math.min(i + AROUND, shares.length - 1); ++j)
+      if (!always[j]) around.push(shares[j]);
+    around.sort((a, b) => a - b);
+    return Math.max(share - around[around.length >> 1], 0);
+  });
+}
+
+// Runs of neighbours among the pages that stand out, those that do most first: {from, to, share, lift}.
+function busiest(shares, always) {
+  const lift = prominence(shares, always);
+  const order = [...lift.keys()].filter(i => lift[i] > 0).sort((a, b) => lift[b] - lift[a]);
   const picked = order.slice(0, BUSIEST).sort((a, b) => a - b), runs = [];
   for (const i of picked) {
     const last = runs.at(-1);
     if (last && last.to === i) {
       last.to = i + 1;
       last.share = Math.max(last.share, shares[i]);
+      last.lift += lift[i];
     } else {
-      runs.push({from: i, to: i + 1, share: shares[i]});
+      runs.push({from: i, to: i + 1, share: shares[i], lift: lift[i]});
     }
   }
-  return runs.sort((a, b) => b.share - a.share);
+  return runs.sort((a, b) => b.lift - a.lift);
+}
+
+function hintFor(turn) {
+  if (!turn) return "Ask something: the parts of the document that the answer reads are coloured here.";
+  if (!turn.document) return "There is no document in this conversation.";
+  if (turn.document !== current.document?.key) return "The document has been changed since this answer.";
+  return "";
+}
+
+function remarkOn(turn) {
+  if (turn.method === "full") return "Full attention reads every token at every step.";
+  if (!turn.reads) return turn.retrieval ? "No step was counted." : "";
+  if (turn.reads.max_reads === 0)
+    return "No step selected: the prompt fits into the budget, or the method decides once what it keeps.";
+  return "";
 }
 
 class Reads {
@@ -91,12 +122,19 @@ class Reads {
     this.strip.addEventListener("keydown", e => this.onKey(e));
     byId("previous").addEventListener("click", () => this.showPassage(this.at - 1));
     byId("next").addEventListener("click", () => this.showPassage(this.at + 1));
+    byId("find").addEventListener("input", () => this.find(0));
+    byId("find").addEventListener("keydown", e => {
+      if (e.key !== "Enter") return;
+      e.preventDefault();
+      this.find(e.shiftKey ? -1 : 1);
+    });
   }
 
   clear(hint) {
     this.spans = [];
     this.passages = [];
     this.layout = null;
+    this.pending = undefined;
     this.picture.replaceChildren();
     byId("map").hidden = this.picture.hidden = true;
     byId("hint").textContent = hint;
@@ -114,6 +152,9 @@ class Reads {
     });
     this.picture.append(...this.spans);
     this.picture.scrollTop = 0;
+    this.text = layout.texts.join("").toLowerCase();
+    this.found = -1;
+    byId("found").textContent = "";
     byId("map").hidden = this.picture.hidden = this.spans.length === 0;
     byId("scale-end").textContent = count(layout.end) + " tokens";
   }
@@ -128,7 +169,7 @@ class Reads {
       span.title = this.always[i] ? "read at every step" : "read by " + percent(share) + " of heads and steps";
     });
     byId("legend-text").textContent = most > 0 ? percent(most) + " of heads and steps" : "none";
-    this.passages = busiest(this.shares);
+    this.passages = busiest(this.shares, this.always);
     byId("passages").hidden = this.passages.length === 0;
     if (scroll && this.passages.length > 0) this.showPassage(0);
     this.plan();
@@ -145,9 +186,32 @@ class Reads {
     this.showPage(from);
   }
 
+  // The panel may be hidden, where nothing scrolls: then when it is shown.
   showPage(i) {
+    this.pending = this.picture.clientHeight === 0 ? i : undefined;
+    if (this.pending !== undefined) return this.plan();
     const span = this.spans[Math.min(Math.max(i, 0), this.spans.length - 1)];
     if (span) this.picture.scrollTop = span.offsetTop - this.picture.clientHeight / 3;
+  }
+
+  // Shows where the document has the words in the field: the first place after the last one (1), before it (-1), or
+  // from it on (0).
+  find(step) {
+    const words = byId("find").value.toLowerCase();
+    this.spans.forEach(span => span.classList.remove("found"));
+    byId("found").textContent = "";
+    if (!words || !this.layout) return;
+    const from = Math.max(this.found + step, 0), backwards = step < 0;
+    let at = backwards ? (this.found > 0 ? this.text.lastIndexOf(words, this.found - 1) : -1)
+                       : this.text.indexOf(words, from);
+    if (at < 0) at = backwards ? this.text.lastIndexOf(words) : this.text.indexOf(words);
+    this.found = at;
+    byId("found").textContent = at < 0 ? "not in the document" : "";
+    if (at < 0) return;
+    let page = 0;
+    for (let end = this.layout.texts[0].length; end <= at; end += this.layout.texts[++page].length);
+    this.spans[page].classList.add("found");
+    this.showPage(page);
   }
 
   pageAt(x) {
@@ -186,6 +250,7 @@ class Reads {
     this.planned = undefined;
     const n = this.spans.length, width = this.strip.clientWidth, height = this.strip.clientHeight;
     if (n === 0 || width === 0) return;
+    if (this.pending !== undefined) this.showPage(this.pending);
     const scale = devicePixelRatio, g = this.strip.getContext("2d");
     this.strip.width = width * scale;
     this.strip.height = height * scale;

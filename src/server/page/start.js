@@ -12,6 +12,11 @@ function loadSettings() {
   }
 }
 
+// What the selected method does, in a line.
+function showMethod() {
+  byId("method-note").textContent = props?.kv_method_notes?.[byId("method").value] ?? "";
+}
+
 function showView(name) {
   document.body.dataset.view = name;
   for (const view of ["chat", "reads"]) byId("view-" + view).setAttribute("aria-pressed", String(view === name));
@@ -94,8 +99,27 @@ function connectDocument() {
   });
 }
 
+// The conversation as Markdown, as a file that the browser saves.
+function exportConversation() {
+  const lines = [`# ${titleOf(current)}`];
+  if (current.document) lines.push(`Document: ${current.document.name}, ${count(current.document.length)} characters`);
+  if (current.system) lines.push(`System text: ${current.system}`);
+  for (const t of current.turns) {
+    const how = [t.method, t.budget && `budget ${count(t.budget)}`].filter(Boolean).join(", ");
+    lines.push(`## ${t.question}`, t.answer || t.error || "", ...(how ? [`(${how})`] : []));
+  }
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([lines.join("\n\n") + "\n"], {type: "text/markdown"}));
+  link.download = titleOf(current).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 60) || "conversation";
+  link.download += ".md";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 function connectSettings() {
   for (const id of SETTINGS) byId(id).addEventListener("change", saveSettings);
+  byId("method").addEventListener("change", showMethod);
+  byId("export").addEventListener("click", exportConversation);
   byId("open-settings").addEventListener("click", () => byId("settings").showModal());
   byId("system").addEventListener("input", () => {
     current.system = byId("system").value;

@@ -27,7 +27,7 @@ async function copyText(text) {
 const IN_WORK = ["waiting", "reading", "answering"];
 
 class TurnView {
-  // acts: {regenerate(turn), select(turn), say(text)}.
+  // acts: {regenerate(turn), goOn(turn), select(turn), say(text)}.
   constructor(turn, acts) {
     this.turn = turn;
     this.acts = acts;
@@ -91,7 +91,7 @@ class TurnView {
   }
 
   showProblem() {
-    const t = this.turn, ends = {stopped: "Stopped.", cut: "Ended at the longest answer set."};
+    const t = this.turn, ends = {stopped: "Stopped.", cut: "Ended at the longest answer that the settings allow."};
     const text = t.error || ends[t.state] || "";
     this.problem.hidden = !text;
     this.problem.classList.toggle("wrong", Boolean(t.error));
@@ -113,6 +113,7 @@ class TurnView {
         setTimeout(() => { b.textContent = "Copy"; }, 1500);
       }));
     }
+    if (t.state === "cut") all.push(button("Continue", () => this.acts.goOn(t)));
     if (!works) all.push(button(t.error ? "Retry" : "Regenerate", () => this.acts.regenerate(t)));
     if (!works && t.answer) {
       const reads = button("What it read", () => this.acts.select(t));

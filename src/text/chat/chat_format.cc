@@ -125,6 +125,7 @@ ChatFormat ChatFormat::detect(const Tokenizer& t) {
     family = ChatFamily::kMistral;
   }
   ChatFormat format(t, family);
+  format.read_named_templates();
   if (t.data().chat_template.empty() || family == ChatFamily::kNeedle) return format;
   try {
     format.use_template(t.data().chat_template);
@@ -178,6 +179,7 @@ ChatFormat::ChatFormat(const Tokenizer& t, ChatFamily family) : tokenizer_(&t), 
 }
 
 std::vector<TokenId> ChatFormat::user_turn(const Turn& turn, bool first) const {
+  expect_default();
   if (template_ != nullptr) return template_turn(turn, first, false).document;
   Writer writer(*tokenizer_, false);
   write_turn(writer, turn, first);
@@ -185,6 +187,7 @@ std::vector<TokenId> ChatFormat::user_turn(const Turn& turn, bool first) const {
 }
 
 ChatFormat::SplitTurn ChatFormat::user_turn_split(const Turn& turn, bool first) const {
+  expect_default();
   if (template_ != nullptr) return template_turn(turn, first, true);
   Writer writer(*tokenizer_, true);
   write_turn(writer, turn, first);

@@ -27,23 +27,32 @@ class ChatFormat {
   //
   // Requires  the tokenizer outlives the format.
   static ChatFormat detect(const Tokenizer& tokenizer);
-  // With a template given by the user.
+  // With a template given by the user: Jinja, or the name of one of the model's templates.
   //
-  // Errors  kFormat, kRequest: it cannot be parsed, or does not render what the user says.
+  // Errors  kFormat, kRequest: it cannot be parsed, or does not render what the user says; no such name.
   static ChatFormat with_template(const Tokenizer& tokenizer, std::string source);
 
   ChatFamily family() const { return family_; }
   // What frames the turns, for reports: the family, or "template" for a template given by the user.
   std::string_view name() const { return users_template_ ? "template" : chat_family_name(family_); }
-  // Null where turns are framed by hand; template_problem() then says why the model's template is not used (empty: it
-  // has none, or the family is framed by hand).
+  // The default one. Null where turns are framed by hand; template_problem() then says why the model's template is not
+  // used (empty: it has none, or the family is framed by hand).
   const ChatTemplate* chat_template() const { return template_.get(); }
   const std::string& template_problem() const { return problem_; }
 
-  // Tokens of a whole conversation, up to the start of the next answer.
+  // Models may have several templates by name. A conversation with tools takes "tool_use" where there is one, as in
+  // transformers; a user's own template is for all. `name`: that one ("default": chat_template()).
   //
-  // Requires  chat_template() != nullptr.
-  // Errors    kRequest: the template rejects the conversation.
+  // Errors  kFormat: it cannot be parsed.
+  const ChatTemplate* template_for(bool tools, std::string_view name) const;
+  bool has_template(std::string_view name) const;
+  std::vector<std::string> template_names() const;
+
+  // Tokens of a whole conversation, up to the start of the next answer, or to where the last message's content ends
+  // (ChatInput::continue_final_message).
+  //
+  // Requires  template_for() != nullptr.
+  // Errors    kRequest: the template rejects the conversation, or leaves out the message to continue.
   std::vector<TokenId> conversation(const ChatInput& input) const;
 
   struct Turn {
@@ -55,7 +64,7 @@ class ChatFormat {
   // where the family has one, the system turn. A later turn follows the token that ended the previous answer
   // (end_of_answer()). docs/design/tokenizers.md has every family's framing.
   //
-  // Errors  as Tokenizer::encode.
+  // Errors  as Tokenizer::encode; kRequest: the model has templates, and none is the default.
   std::vector<TokenId> user_turn(const Turn& turn, bool first) const;
   // The same in two parts, to feed the question separately from the document: everything up to the end of the document,
   // and the rest, starting with the `\n\n\n` between them. Concatenated they are user_turn() of the same text, except
@@ -76,11 +85,18 @@ class ChatFormat {
   struct MistralStyle {
     bool space_after_open = true, space_before_close = true, llama2_system = false;
   };
+  struct NamedTemplate {
+    std::string name;
+    std::shared_ptr<const ChatTemplate> parsed;  // null: `problem` says why
+    std::string problem;
+  };
   class Writer;
   struct Rendered;  // a turn rendered by the template
 
   ChatFormat(const Tokenizer& tokenizer, ChatFamily family);
   void use_template(std::string source);
+  void read_named_templates();
+  void expect_default() const;
   Rendered render_turn(const Turn& turn, bool first) const;
   SplitTurn template_turn(const Turn& turn, bool first, bool split) const;
   void write_turn(Writer& out, const Turn& turn, bool first) const;
@@ -96,7 +112,8 @@ class ChatFormat {
   Marks marks_;
   MistralStyle mistral_;
   std::shared_ptr<const ChatTemplate> template_;
-  bool users_template_ = false;
+  std::vector<NamedTemplate> named_;  // beside the default, by name
+  bool users_template_ = false, lacks_default_ = false;
   std::string problem_;
   std::vector<TokenId> end_of_answer_;  // from the template
 };

@@ -117,9 +117,10 @@ jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokeni
   return render(input, tokenizer, {});
 }
 
-jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokenizer,
-                                 const std::vector<Marked>& marked) const {
+jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokenizer, const std::vector<Marked>& marked,
+                                 std::string* undefined) const {
   auto in = names(input, tokenizer);
+  in.undefined = undefined;
   for (const Marked& m : marked)
     for (const Part& p : m.parts) in.limits.memory += std::ssize(p.text) * 64;
   jinja::Run run(in.limits);

@@ -22,6 +22,8 @@ struct ChatInput {
   nlohmann::ordered_json tools;      // null: none; else a list of function schemas
   nlohmann::ordered_json documents;  // null: none
   bool add_generation_prompt = true;
+  bool continue_final_message = false;                                  // the text ends with the last message's content
+  std::string template_name;                                            // empty: by what the input asks for
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // other variables ("enable_thinking": false)
   std::optional<std::time_t> now;                                       // for strftime_now; absent: the current time
 };
@@ -52,7 +54,9 @@ class ChatTemplate {
     std::size_t message = 0;
     std::vector<Part> parts;
   };
-  jinja::Text render(const ChatInput& input, const Tokenizer& tokenizer, const std::vector<Marked>& marked) const;
+  // undefined: null, or set to the first expression without a value that the template writes.
+  jinja::Text render(const ChatInput& input, const Tokenizer& tokenizer, const std::vector<Marked>& marked,
+                     std::string* undefined = nullptr) const;
 
  private:
   jinja::Template::Input names(const ChatInput& input, const Tokenizer& tokenizer) const;

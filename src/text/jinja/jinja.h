@@ -26,7 +26,8 @@ class Template {
   struct Input {
     std::vector<std::pair<std::string, Value>> names;
     Limits limits;
-    std::optional<std::time_t> now;  // for strftime_now(); absent: the current time
+    std::optional<std::time_t> now;    // for strftime_now(); absent: the current time
+    std::string* undefined = nullptr;  // set to the first undefined expression that is written: "m.contnt"
   };
   // Errors  kRequest: raise_exception (only its message), anything that Python would raise, a limit; with the line.
   Text render(const Input& input) const;

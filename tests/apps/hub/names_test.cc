@@ -142,6 +142,10 @@ TEST(HubSelection, AFolder) {
       selected({"config.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json"});
   EXPECT_EQ(split.index, "model.safetensors.index.json");
   EXPECT_EQ(split.files.back(), split.index);
+  const FileSelection named = selected({"config.json", "chat_template.jinja", "model.safetensors",
+                                        "additional_chat_templates/tool_use.jinja", "additional_chat_templates/x.txt"});
+  EXPECT_THAT(named.files, ElementsAre("config.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+                                       "model.safetensors"));
   EXPECT_THAT(message_of([] { selected({"config.json", "pytorch_model.bin"}); }), HasSubstr("neither a GGUF file"));
 }
 

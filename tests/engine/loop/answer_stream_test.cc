@@ -47,5 +47,26 @@ TEST(AnswerStream, TellsEveryTokenWithItsText) {
   EXPECT_EQ(t.decode(stopped.ids).find("esday"), std::string::npos);
 }
 
+// Also of one that begins with a token: that one's text begins where the answer ends.
+TEST(AnswerStream, TellsNoTokenWhoseTextBeginsInAStopString) {
+  const auto checkpoint = Checkpoint::open(MNEME_MODEL_FILE);
+  const TextSide text(*checkpoint);
+  const Tokenizer& t = *text.tokenizer;
+  const auto ids = t.encode("The harbour, on Tuesday: 4711.", {});
+  bool at_a_boundary = false;
+  for (const char* stop : {"Tuesday", " Tuesday", "uesday", ":", " 4711", "4711"}) {
+    const Told stopped = stream(t, ids, {stop});
+    std::vector<TokenId> begun, before;
+    for (const TokenId id : ids) {
+      const std::size_t begin = t.decode(before).size();
+      if (begin < stopped.text.size()) begun.push_back(id);
+      at_a_boundary = at_a_boundary || begin == stopped.text.size();
+      before.push_back(id);
+    }
+    EXPECT_EQ(stopped.ids, begun) << stop;
+  }
+  EXPECT_TRUE(at_a_boundary);
+}
+
 }  // namespace
 }  // namespace mneme

@@ -58,6 +58,13 @@ TEST(StopMatcher, TheFirstBeginningWins) {
   EXPECT_EQ(through({"b", "ab"}, {"xaab"}), "xa");
 }
 
+TEST(StopMatcher, OfStringsAtOnePlaceTheShortestIsKeptHoweverTheTextIsCut) {
+  for (const Pieces& pieces : {Pieces{"xabcy"}, Pieces{"xa", "b", "cy"}, Pieces{"xab", "cy"}}) {
+    StopMatcher matcher({"abc", "ab"}, true);
+    EXPECT_EQ(through(matcher, pieces), "xab");
+  }
+}
+
 TEST(StopMatcher, RepeatingBeginnings) {
   EXPECT_EQ(through({"aab"}, {"a", "a", "a", "b", "c"}), "a");
   EXPECT_EQ(through({"abab!"}, {"ab", "ab", "ab!", "x"}), "ab");
@@ -86,6 +93,13 @@ TEST(StopMatcher, PiecesDoNotMatter) {
     StopMatcher matcher(stop);
     ASSERT_EQ(through(matcher, pieces), text.substr(0, first)) << text;
     ASSERT_EQ(matcher.matched(), first != std::string::npos) << text;
+    // With the string that ended it: of several at one place the shortest.
+    std::size_t size = std::string::npos;
+    for (const std::string& s : stop)
+      if (!s.empty() && first != std::string::npos && text.compare(first, s.size(), s) == 0)
+        size = std::min(size, s.size());
+    StopMatcher keeps(stop, true);
+    ASSERT_EQ(through(keeps, pieces), first == std::string::npos ? text : text.substr(0, first + size)) << text;
   }
 }
 

@@ -214,6 +214,8 @@ class GgufBuilder {
     set("tokenizer.ggml.eos_token_id", 1u);
     set("tokenizer.ggml.add_bos_token", true);
     set("tokenizer.chat_template", "{{ messages }}<|end|>");
+    set("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
+    set("tokenizer.chat_template.tool_use", "{{ tools }}<|end|>");
   }
 
   // Every matrix in one type, or token_embd in another, with rows of 256: what K-quants need.

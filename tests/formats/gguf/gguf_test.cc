@@ -48,6 +48,8 @@ TEST(Gguf, ReadsConfigTokenizerAndTensors) {
   ASSERT_EQ(t.merges.size(), 2u);
   EXPECT_EQ(t.merges[1], std::make_pair(std::string("ab"), std::string("c")));
   EXPECT_EQ(t.chat_template, "{{ messages }}<|end|>");
+  ASSERT_EQ(t.named_templates.size(), 1u);
+  EXPECT_EQ(t.named_templates[0], std::make_pair(std::string("tool_use"), std::string("{{ tools }}<|end|>")));
 
   ASSERT_EQ(checkpoint->tensors().size(), b.tensors.size());
   for (std::size_t i = 0; i < b.tensors.size(); ++i) {

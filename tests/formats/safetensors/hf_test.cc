@@ -404,12 +404,31 @@ TEST(HfTokenizer, SideFiles) {
   EXPECT_EQ(t.pad, 5);
   EXPECT_TRUE(t.add_bos);
   EXPECT_EQ(t.chat_template, "yes");
+  EXPECT_THAT(t.named_templates, ElementsAre(std::pair<std::string, std::string>("tool_use", "no")));
   EXPECT_THAT(t.eog, ElementsAre(29, 30));
   b.extra["chat_template.jinja"] = "file";
   b.generation_config = Json();
   t = open(b)->tokenizer();
   EXPECT_EQ(t.chat_template, "file");
+  EXPECT_TRUE(t.named_templates.empty()) << "files replace the list";
   EXPECT_TRUE(t.eog.empty());
+}
+
+TEST(HfTokenizer, TemplatesOfTheirOwnFilesHaveTheFilesNames) {
+  HfBuilder b = HfBuilder::tiny();
+  TempFolder folder;
+  b.write(folder);
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  folder.write("additional_chat_templates/tool_use.jinja", "tools");
+  folder.write("additional_chat_templates/rag.jinja", "rag");
+  folder.write("additional_chat_templates/README.md", "none");
+  const auto named = ElementsAre(std::pair<std::string, std::string>("rag", "rag"),
+                                 std::pair<std::string, std::string>("tool_use", "tools"));
+  EXPECT_THAT(Checkpoint::open(folder.path())->tokenizer().named_templates, named);
+  EXPECT_EQ(Checkpoint::open(folder.path())->tokenizer().chat_template, "");
+  folder.write("chat_template.jinja", "default");
+  EXPECT_THAT(Checkpoint::open(folder.path())->tokenizer().named_templates, named);
+  EXPECT_EQ(Checkpoint::open(folder.path())->tokenizer().chat_template, "default");
 }
 
 TEST(HfTokenizer, AloneInAFile) {

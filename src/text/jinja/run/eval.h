@@ -24,6 +24,7 @@ class Evaluator {
   Flow execute_if(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
   Flow execute_for(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
   Flow execute_with(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
+  void execute_output(const Expr& e, const ScopePtr& scope, TextBuilder& out);
   void execute_call(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
   std::shared_ptr<const List> elements(const Stmt& s, const ScopePtr& scope);
   // Result of a block, passed through the filters of its tag.

@@ -9,6 +9,19 @@ namespace mneme::jinja {
 
 using Flow = Evaluator::Flow;
 
+namespace {
+
+// An expression of names and attributes as it was written; of others the beginning of it.
+std::string spelled(const Expr& e) {
+  if (e.op == Expr::Op::kName) return e.name;
+  if (e.op == Expr::Op::kAttribute) return spelled(*e.parts[0]) + "." + e.name;
+  if (e.op == Expr::Op::kItem && e.parts[1]->op == Expr::Op::kConstant && e.parts[1]->constant.text() != nullptr)
+    return spelled(*e.parts[0]) + "['" + std::string(e.parts[1]->constant.text()->view()) + "']";
+  return "an expression";
+}
+
+}  // namespace
+
 Flow Evaluator::execute(const Body& body, const ScopePtr& scope, TextBuilder& out) {
   const Run::RecursionGuard deeper(*run_);
   for (const Stmt& s : body) {
@@ -26,7 +39,7 @@ Flow Evaluator::execute_one(const Stmt& s, const ScopePtr& scope, TextBuilder& o
       out.add(*s.text.text());
       return Flow::kOn;
     case Stmt::Kind::kOutput:
-      print(*run_, evaluate(*s.expr, scope), out);
+      execute_output(*s.expr, scope, out);
       return Flow::kOn;
     case Stmt::Kind::kIf:
       return execute_if(s, scope, out);
@@ -77,6 +90,13 @@ std::shared_ptr<const List> Evaluator::elements(const Stmt& s, const ScopePtr& s
     if (truth(evaluate(*s.condition, own))) kept->items.push_back(v);
   }
   return kept;
+}
+
+void Evaluator::execute_output(const Expr& e, const ScopePtr& scope, TextBuilder& out) {
+  const Value value = evaluate(e, scope);
+  if (value.undefined() != nullptr && run_->undefined != nullptr && run_->undefined->empty())
+    *run_->undefined = spelled(e);
+  print(*run_, value, out);
 }
 
 Flow Evaluator::execute_for(const Stmt& s, const ScopePtr& scope, TextBuilder& out) {
@@ -146,6 +166,7 @@ Template::Template(std::string_view source) : body_(std::make_shared<const Body>
 Text Template::render(const Input& input) const {
   Run run(input.limits);
   run.now = input.now;
+  run.undefined = input.undefined;
   auto globals = std::make_shared<Scope>();
   for (const auto& [name, value] : input.names) globals->set(name, value);
   auto scope = std::make_shared<Scope>();

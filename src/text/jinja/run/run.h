@@ -69,7 +69,8 @@ class Run {
   void keep(std::shared_ptr<Namespace> object) { namespaces_.push_back(std::move(object)); }
   void keep(std::shared_ptr<Scope> scope) { scopes_.push_back(std::move(scope)); }
 
-  std::optional<std::time_t> now;  // for strftime_now(); absent: the current time
+  std::optional<std::time_t> now;    // for strftime_now(); absent: the current time
+  std::string* undefined = nullptr;  // Template::Input's
 
  private:
   Limits limits_;
