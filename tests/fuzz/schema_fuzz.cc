@@ -13,7 +13,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/formats/json.h"
+#include "src/text/grammar/json_exact.h"
 #include "src/text/grammar/json_matcher.h"
 #include "src/text/grammar/json_schema.h"
 #include "tests/text/grammar/json_testing.h"
@@ -34,6 +34,15 @@ std::uint8_t preferred(const std::vector<std::uint8_t>& bytes, std::uint8_t choi
   return bytes[choice % bytes.size()];
 }
 
+bool has_no_member_twice(const std::string& document) {
+  try {
+    read_exact_json(document, "document");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void walk(const JsonMatcher& matcher, std::string_view choices, const nlohmann::ordered_json& schema, bool judged) {
   JsonMatcher::Threads here = matcher.begin();
   std::string document;
@@ -42,6 +51,7 @@ void walk(const JsonMatcher& matcher, std::string_view choices, const nlohmann::
     if (done) {
       const auto value = nlohmann::ordered_json::parse(document, nullptr, false);
       MNEME_CHECK(!value.is_discarded(), "not JSON: {}", document);
+      MNEME_CHECK(has_no_member_twice(document), "a member twice: {}", document);
       MNEME_CHECK(!judged || test::is_valid(value, schema, schema), "{} is not of {}", document, schema.dump());
     }
     std::vector<std::uint8_t> bytes;
@@ -70,8 +80,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view source = text.substr(0, text.find('\0'));
   const std::string_view choices = text.substr(std::min(source.size() + 1, text.size()));
   try {
-    const nlohmann::ordered_json schema(parse_json(source, "schema", 1 << 16));
-    const JsonMatcher matcher(std::make_shared<const JsonGrammar>(compile_json_schema(schema)));
+    const nlohmann::ordered_json schema = read_exact_json(source, "schema");
+    const MemberOrder order = source.size() % 2 == 0 ? MemberOrder::kAny : MemberOrder::kDeclared;
+    const JsonMatcher matcher(std::make_shared<const JsonGrammar>(compile_json_schema(schema, order)));
     walk(matcher, choices, schema, source.find("pattern") == std::string_view::npos);
   } catch (const Error&) {
   }

@@ -1,47 +1,14 @@
 #include "src/text/grammar/json_decimal.h"
 
-#include <cmath>
+#include <fmt/format.h>
 
-#include "src/base/error.h"
+#include <algorithm>
 
 namespace mneme {
 namespace {
 
 __extension__ using Wide = __int128;
-
-// The decimal number in units of 10^-9, rounded up or down (`up`).
-Wide scaled(double v, bool up) {
-  if (!(std::abs(v) < 1e17)) fail(ErrorKind::kUnsupported, "the bound {} has too many digits", v);
-  const std::string text = fmt::format("{}", v);
-  // The shortest decimal that round-trips.
-  Wide digits = 0;
-  int exponent = 0, e = 0;
-  bool point = false, minus = false, e_minus = false, in_e = false;
-  for (const char c : text) {
-    if (c == '-') {
-      (in_e ? e_minus : minus) = true;
-    } else if (c == '.') {
-      point = true;
-    } else if (c == 'e') {
-      in_e = true;
-    } else if (c >= '0' && c <= '9' && in_e) {
-      e = e * 10 + (c - '0');
-    } else if (c >= '0' && c <= '9') {
-      digits = digits * 10 + (c - '0');
-      if (point) --exponent;
-    }
-  }
-  exponent += (e_minus ? -e : e) + 9;
-  if (minus) digits = -digits;
-  for (; exponent > 0 && digits != 0; --exponent) digits *= 10;
-  for (; exponent < 0 && digits != 0; ++exponent) {
-    const Wide rest = digits % 10;
-    digits /= 10;
-    if (up && rest > 0) digits += 1;
-    if (!up && rest < 0) digits -= 1;
-  }
-  return digits;
-}
+constexpr std::int64_t kMaxPoint = 1'000'000'000'000'000;
 
 Wide power(int n) {
   Wide p = 1;
@@ -49,25 +16,81 @@ Wide power(int n) {
   return p;
 }
 
+// A magnitude in units of 10^-9, rounded towards zero.
+struct Units {
+  Wide value = 0;
+  bool exact = true;
+};
+
+// Requires  the number is below 10^18.
+Units units_of(const Decimal& d) {
+  const std::int64_t places = d.point + NumberRange::kMaxFraction;  // digits before the unit's point
+  Units u;
+  for (std::int64_t i = 0; i < places; ++i)
+    u.value = u.value * 10 + (i < std::ssize(d.digits) ? d.digits[static_cast<std::size_t>(i)] - '0' : 0);
+  u.exact = std::ssize(d.digits) <= std::max<std::int64_t>(places, 0);
+  return u;
+}
+
+std::int64_t exponent_of(std::string_view text) {
+  const bool minus = !text.empty() && text[0] == '-';
+  std::int64_t e = 0;
+  for (const char c : text)
+    if (c >= '0' && c <= '9') e = std::min(e * 10 + (c - '0'), kMaxPoint);
+  return minus ? -e : e;
+}
+
 }  // namespace
 
-NumberRange::NumberRange(std::optional<double> low, bool low_excluded, std::optional<double> high, bool high_excluded,
-                         bool integer)
-    : bounded_(low || high), integer_(integer) {
-  if (low) {
-    low_ = scaled(*low, true);
-    if (low_excluded && low_ == scaled(*low, false)) low_ += 1;
+Decimal Decimal::of(std::string_view text) {
+  Decimal d;
+  d.negative = !text.empty() && text[0] == '-';
+  const std::size_t e = std::min(text.find_first_of("eE"), text.size());
+  bool fraction = false;
+  for (const char c : text.substr(0, e)) {
+    if (c == '.') fraction = true;
+    if (c < '0' || c > '9') continue;
+    const bool leading = d.digits.empty() && c == '0';
+    if (!leading) d.digits += c;
+    if (!leading && !fraction) ++d.point;
+    if (leading && fraction) --d.point;
   }
-  if (high) {
-    high_ = scaled(*high, false);
-    if (high_excluded && high_ == scaled(*high, true)) high_ -= 1;
+  d.digits.erase(d.digits.find_last_not_of('0') + 1);
+  if (d.digits.empty()) return {};
+  d.point = std::clamp(d.point + exponent_of(text.substr(std::min(e + 1, text.size()))), -kMaxPoint, kMaxPoint);
+  return d;
+}
+
+Decimal Decimal::of(double value) {
+  return of(fmt::format("{}", value));
+}
+
+NumberRange::NumberRange(std::span<const Bound> bounds, bool integer) : integer_(integer) {
+  for (const Bound& b : bounds) {
+    const Decimal& v = b.value;
+    const bool inwards_is_up = b.lower;
+    const bool all_pass = v.negative == b.lower && !v.digits.empty();  // it has the sign of numbers that it permits
+    // 18 digits and an exponent of 280 stay below 10^298.
+    if (all_pass && v.point > kMaxWhole + (integer ? 0 : std::int64_t{kMaxExponent})) continue;
+    bounded_ = true;
+    Wide cut = v.negative ? -kLimit : kLimit;
+    if (v.point <= kMaxWhole) {
+      const Units u = units_of(v);
+      cut = v.negative ? -u.value : u.value;
+      if (!u.exact && v.negative != inwards_is_up) cut += inwards_is_up ? 1 : -1;
+      if (u.exact && b.excluded) cut += inwards_is_up ? 1 : -1;
+    }
+    if (b.lower) {
+      low_ = std::max(low_, cut);
+    } else {
+      high_ = std::min(high_, cut);
+    }
   }
-  if (integer) {  // round to integers, inwards
-    const auto floored = [](Wide x) { return x / kUnit - (x % kUnit < 0 ? 1 : 0); };
-    low_ = -floored(-low_) * kUnit;
-    high_ = floored(high_) * kUnit;
+  if (integer_ && bounded_) {  // round to integers, inwards
+    const auto floored = [](Wide x) { return (x / kUnit - (x % kUnit < 0 ? 1 : 0)) * kUnit; };
+    low_ = -floored(-low_);
+    high_ = floored(high_);
   }
-  if (low_ > high_) fail(ErrorKind::kUnsupported, "no number lies between minimum and maximum");
 }
 
 bool NumberRange::meets(bool negative, Wide from, Wide to) const {

@@ -1,23 +1,43 @@
-// Bounds of a schema's number, checked digit by digit.
+// Exact decimal numbers, and the bounds of a schema's number, checked digit by digit.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 namespace mneme {
 
-// Numbers of a type; with bounds, at most 18 digits before and 9 after the decimal point.
+// A number of JSON as written: sign * 0.DIGITS * 10^point. Two are equal exactly if they are the same number.
+struct Decimal {
+  bool negative = false;
+  std::string digits;      // without zeros at either end; empty: zero
+  std::int64_t point = 0;  // 0 for zero; exponents beyond 10^15 count as 10^15
+
+  // Requires  a number of JSON's grammar.
+  static Decimal of(std::string_view text);
+  // The shortest decimal that is read as this double.
+  static Decimal of(double value);
+  bool operator==(const Decimal&) const = default;
+};
+
+// Numbers of a type. With bounds, at most 18 digits before and 9 after the decimal point and no exponent; without,
+// below 10^298. A bound that none of these exceed is no bound. Comparison is exact: the numbers are integers in units
+// of 10^-9, and a bound between two units is rounded inwards.
 class NumberRange {
  public:
+  struct Bound {
+    Decimal value;
+    bool lower = false, excluded = false;
+  };
   NumberRange() = default;
-  // Absent: no bound.
-  //
-  // Errors  kUnsupported: bounds of more than 18 digits before the decimal point, or an empty range.
-  NumberRange(std::optional<double> low, bool low_excluded, std::optional<double> high, bool high_excluded,
-              bool integer);
+  NumberRange(std::span<const Bound> bounds, bool integer);
 
   bool bounded() const { return bounded_; }
+  // No number that can be written is within the bounds.
+  bool empty() const { return low_ > high_; }
   static constexpr int kMaxWhole = 18, kMaxFraction = 9;
+  static constexpr std::uint32_t kMaxExponent = 280;  // without bounds; with 18 digits, below the largest double
 
   struct Digits {
     bool negative = false;
@@ -29,17 +49,15 @@ class NumberRange {
   bool can_become(const Digits& digits) const;
   // This number is within the bounds.
   bool holds(const Digits& digits) const;
-  // Some negative number is within the bounds.
-  bool allows_negative() const { return low_ < 0; }
 
  private:
   __extension__ using Wide = __int128;  // units of 10^-9
   bool meets(bool negative, Wide from, Wide to) const;
 
-  bool bounded_ = false, integer_ = false;
-  Wide low_ = -kLimit, high_ = kLimit;
   static constexpr Wide kUnit = 1'000'000'000;
-  static constexpr Wide kLimit = kUnit * kUnit * kUnit;
+  static constexpr Wide kLimit = kUnit * kUnit * kUnit;  // 10^18: the first number with too many digits
+  bool bounded_ = false, integer_ = false;
+  Wide low_ = 1 - kLimit, high_ = kLimit - 1;
 };
 
 }  // namespace mneme

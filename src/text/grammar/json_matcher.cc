@@ -1,11 +1,11 @@
 #include "src/text/grammar/json_matcher.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace mneme {
 namespace {
 
-constexpr std::uint32_t kLargestExponent = 280;  // with 18 digits, below the largest double
 constexpr std::int32_t kOther = -1;
 
 bool is_blank(std::uint8_t b) {
@@ -19,6 +19,11 @@ std::uint8_t blanks_with(std::uint8_t blanks, std::uint8_t byte, int depth) {
   const bool indents =
       blanks >= kNewLine && (byte == ' ' || byte == '\t') && blanks - kNewLine < JsonMatcher::kMaxIndent * depth;
   return indents ? static_cast<std::uint8_t>(blanks + 1) : std::uint8_t{0};
+}
+// Hash of a name and one byte more.
+std::uint64_t hash_with(std::uint64_t hash, std::uint8_t byte) {
+  hash = (hash ^ (byte + 1u)) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
 }
 bool is_digit(std::uint8_t b) {
   return b >= '0' && b <= '9';
@@ -242,7 +247,7 @@ void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
       [[fallthrough]];
     case Phase::kESign:
     case Phase::kExponent:
-      if (!digit || f.count * 10 + value > kLargestExponent || f.at == 4) return;
+      if (!digit || f.count * 10 + value > NumberRange::kMaxExponent || f.at == 4) return;
       f.count = f.count * 10 + value;
       ++f.at;
       return put_number(std::move(t), Phase::kExponent, to);
@@ -251,12 +256,21 @@ void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
   }
 }
 
+std::uint64_t JsonMatcher::open_properties(const Thread& t) const {
+  const JsonNode& n = node(t);
+  std::uint64_t open = ~t.top.bits;
+  const std::uint64_t missing = n.required & open;
+  // In order: the first required property that is missing, and the optional ones before it.
+  if (n.ordered && missing != 0) open &= missing ^ (missing - 1);
+  std::uint64_t fit = 0;
+  for (std::size_t i = 0; i < n.properties.size(); ++i)
+    if (fits(t, n.properties[i])) fit |= std::uint64_t{1} << i;
+  return open & fit;
+}
+
 bool JsonMatcher::can_have_key(const Thread& t) const {
   const JsonNode& n = node(t);
-  if (n.additional != kNoNode && fits(t, n.additional)) return true;
-  for (std::size_t i = 0; i < n.properties.size(); ++i)
-    if ((t.top.bits >> i & 1) == 0 && fits(t, n.properties[i])) return true;
-  return false;
+  return (n.additional != kNoNode && fits(t, n.additional)) || open_properties(t) != 0;
 }
 
 void JsonMatcher::object(Thread t, std::uint8_t byte, Threads& to) const {
@@ -275,12 +289,31 @@ void JsonMatcher::object(Thread t, std::uint8_t byte, Threads& to) const {
   if (before_key && byte == '"' && can_have_key(t)) {
     f.phase = Phase::kKey;
     f.at = 0;
+    f.name = 0;
     f.text = {};
     to.push_back(std::move(t));
   } else if (f.phase == Phase::kMember && byte == ',' && can_have_key(t)) {
     f.phase = Phase::kNextKey;
     to.push_back(std::move(t));
   }
+}
+
+bool JsonMatcher::take_name(Thread& t) const {
+  const JsonNode& n = node(t);
+  Frame& f = t.top;
+  f.at = f.at >= 0 ? n.names.node(f.at).text : kOther;
+  if (f.at >= 0) {
+    const std::uint64_t bit = std::uint64_t{1} << f.at;
+    if ((open_properties(t) & bit) == 0) return false;
+    f.bits |= n.ordered ? bit | (bit - 1) : bit;
+    return true;
+  }
+  if (n.additional == kNoNode || !fits(t, n.additional)) return false;
+  Names names = f.others == nullptr ? Names() : *f.others;
+  if (std::find(names.begin(), names.end(), f.name) != names.end()) return false;
+  names.push_back(f.name);
+  f.others = std::make_shared<const Names>(std::move(names));
+  return true;
 }
 
 void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
@@ -294,25 +327,20 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   const JsonText::Step step = f.text.step(byte, decoded);
   if (step == JsonText::Step::kNo) return;
   if (step == JsonText::Step::kEnd) {
-    const std::int32_t property = f.at >= 0 ? n.names.node(f.at).text : kOther;
-    if (property >= 0) {
-      if ((f.bits >> property & 1) != 0 || !fits(t, n.properties[property])) return;
-      f.bits |= std::uint64_t{1} << property;
-    } else if (!others) {
-      return;
-    }
+    if (!take_name(t)) return;
     f.phase = Phase::kColon;
-    f.at = property;
     to.push_back(std::move(t));
     return;
   }
   const bool backslash = raw && f.text.mode == JsonText::Mode::kEscape;
-  if (!backslash && f.at >= 0) f.at = n.names.child(f.at, raw ? byte : decoded);
+  if (!backslash) {
+    const std::uint8_t meant = raw ? byte : decoded;
+    if (f.at >= 0) f.at = n.names.child(f.at, meant);
+    if (others) f.name = hash_with(f.name, meant);
+  }
   if (!others) {  // an unused name must be possible
     if (f.at < 0) return;
-    std::uint64_t open = n.names.node(f.at).below & ~f.bits;
-    for (std::size_t i = 0; i < n.properties.size(); ++i)
-      if (!fits(t, n.properties[i])) open &= ~(std::uint64_t{1} << i);
+    const std::uint64_t open = n.names.node(f.at).below & open_properties(t);
     if (open == 0) return;
     if (backslash) {
       bool some = false;

@@ -19,6 +19,8 @@ class JsonMatcher {
   // white space.
   static constexpr int kMaxIndent = 4;
 
+  // Hashes of names. An equal hash of another name only refuses that name.
+  using Names = std::vector<std::uint64_t>;
   // State of a value within the values around it.
   struct Frame {
     enum class Phase : std::uint8_t {
@@ -33,7 +35,7 @@ class JsonMatcher {
       kE,          // after "e",
       kESign,      // after "e-",
       kExponent,   // count: its value
-      kFirstKey,   // after "{"; bits: properties seen
+      kFirstKey,   // after "{"; bits: properties seen, or behind in order
       kNextKey,    // after ",",
       kKey,        // in a name; at: node among the names, -1: another name
       kColon,      // after a name; at: which property, -1: another one
@@ -49,6 +51,8 @@ class JsonMatcher {
     std::uint32_t count = 0;
     std::uint64_t bits = 0;
     NumberRange::Digits digits;
+    std::uint64_t name = 0;               // in a name: hash of its characters, however they are escaped
+    std::shared_ptr<const Names> others;  // names of an object that are not among its properties
   };
   struct Link {
     Frame frame;
@@ -91,6 +95,10 @@ class JsonMatcher {
   void push(Thread t, NodeId id, Threads& to) const;
   bool fits(const Thread& t, NodeId id) const;
   bool can_have_key(const Thread& t) const;
+  // Bits of the properties that may come next.
+  std::uint64_t open_properties(const Thread& t) const;
+  // The name is complete; false: it may not occur here.
+  bool take_name(Thread& t) const;
   bool can_have_item(const Thread& t) const;
 
   std::shared_ptr<const JsonGrammar> grammar_;

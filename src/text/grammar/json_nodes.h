@@ -47,6 +47,7 @@ struct JsonNode {
   NumberRange range;
 
   std::vector<NodeId> properties;  // of an object, at most 64
+  bool ordered = false;            // they come in this order
   ByteTree names;
   std::uint64_t required = 0;   // bits of properties
   NodeId additional = kNoNode;  // type of other properties; kNoNode: not allowed

@@ -9,7 +9,9 @@
 #include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
+#include "src/text/grammar/json_exact.h"
 #include "src/text/grammar/json_matcher.h"
+#include "src/text/grammar/json_reference.h"
 
 namespace mneme {
 namespace {
@@ -21,9 +23,10 @@ constexpr std::size_t kMaxNodes = 20'000;
 constexpr std::array<std::string_view, 7> kTypes = {"object",  "array",   "string", "number",
                                                     "integer", "boolean", "null"};
 // Annotations: they do not affect validity.
-constexpr std::array<std::string_view, 14> kNotes = {"title",  "description", "default",    "examples",   "$schema",
-                                                     "$id",    "$comment",    "deprecated", "readOnly",   "writeOnly",
-                                                     "format", "$defs",       "strict",     "definitions"};
+constexpr std::array<std::string_view, 17> kNotes = {
+    "title",       "description", "default",         "examples",         "$schema",      "$id",
+    "$comment",    "deprecated",  "readOnly",        "writeOnly",        "format",       "$defs",
+    "definitions", "strict",      "contentEncoding", "contentMediaType", "contentSchema"};
 
 template <std::size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -32,7 +35,7 @@ bool is_one_of(const std::array<std::string_view, N>& names, std::string_view na
 
 class Compiler {
  public:
-  explicit Compiler(const Json& schema) : document_(schema) {}
+  Compiler(const Json& schema, MemberOrder order) : document_(schema), order_(order) {}
 
   JsonGrammar run() {
     grammar_.root = compile(document_, "#");
@@ -49,13 +52,6 @@ class Compiler {
   }
 
  private:
-  [[noreturn]] static void unsupported(const std::string& path, std::string_view what) {
-    fail(ErrorKind::kUnsupported, "JSON schema, {}: {}", path, what);
-  }
-  [[noreturn]] static void wrong(const std::string& path, std::string_view what) {
-    fail(ErrorKind::kRequest, "JSON schema, {}: {}", path, what);
-  }
-
   NodeId add(Kind kind) {
     if (grammar_.nodes.size() == kMaxNodes) fail(ErrorKind::kRequest, "JSON schema: more than {} parts", kMaxNodes);
     JsonNode node;
@@ -67,8 +63,7 @@ class Compiler {
 
   NodeId literal(std::initializer_list<const char*> texts) {
     const NodeId id = add(Kind::kLiteral);
-    std::int32_t i = 0;
-    for (const char* t : texts) at(id).literals.add(t, i++);
+    for (std::int32_t i = 0; const char* t : texts) at(id).literals.add(t, i++);
     return id;
   }
 
@@ -95,11 +90,13 @@ class Compiler {
     const auto known = compiled_.find(&schema);
     if (known != compiled_.end()) return known->second;
     if (schema.is_boolean()) {
-      if (!schema.get<bool>()) unsupported(path, "nothing satisfies false");
+      if (!schema.get<bool>()) schema_unsupported(path, "nothing satisfies false");
       return anything();
     }
-    if (!schema.is_object()) wrong(path, "expected an object or true");
-    if (++depth_ > 100) wrong(path, "the schema nests too deeply");
+    if (!schema.is_object()) schema_wrong(path, "expected an object or true");
+    if (++depth_ > 100) schema_wrong(path, "the schema nests too deeply");
+    if (is_schema_resource(schema) && &schema != &document_)
+      schema_unsupported(path, "$id: supported at the root alone, as it changes what every $ref means");
     const NodeId id = add(Kind::kUnion);  // filled in below
     compiled_.emplace(&schema, id);
     const std::vector<NodeId> all = alternatives(schema, path);
@@ -111,7 +108,7 @@ class Compiler {
   std::vector<NodeId> alternatives(const Json& s, const std::string& path) {
     if (s.contains("$ref")) {
       only(s, path, {"$ref"});
-      return {compile(resolve(s["$ref"], path), path + "/$ref")};
+      return {compile(resolve_reference(document_, s["$ref"], path), path + "/$ref")};
     }
     for (const char* key : {"anyOf", "oneOf", "allOf"}) {
       if (!s.contains(key)) continue;
@@ -123,8 +120,8 @@ class Compiler {
   }
 
   std::vector<NodeId> combined(const Json& list, std::string_view key, const std::string& path) {
-    if (!list.is_array() || list.empty()) wrong(path, "expected a list of schemas");
-    if (key == "allOf" && list.size() != 1) unsupported(path, "only allOf of one schema is supported");
+    if (!list.is_array() || list.empty()) schema_wrong(path, "expected a list of schemas");
+    if (key == "allOf" && list.size() != 1) schema_unsupported(path, "only allOf of one schema is supported");
     if (key == "oneOf") check_apart(list, path);
     std::vector<NodeId> all;
     for (std::size_t i = 0; i < list.size(); ++i) all.push_back(compile(list[i], path + "/" + std::to_string(i)));
@@ -135,19 +132,7 @@ class Compiler {
   static void only(const Json& s, const std::string& path, std::initializer_list<std::string_view> keys) {
     for (const auto& [key, value] : s.items()) {
       if (is_one_of(kNotes, key) || std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-      unsupported(path, fmt::format("the keyword \"{}\" is not supported here", key.substr(0, 80)));
-    }
-  }
-
-  const Json& resolve(const Json& ref, const std::string& path) {
-    if (!ref.is_string()) wrong(path, "$ref: expected a string");
-    const auto& text = ref.get_ref<const std::string&>();
-    if (text.empty() || text[0] != '#')
-      unsupported(path, "$ref: only places within the document (\"#/...\") are supported");
-    try {
-      return document_.at(Json::json_pointer(text.substr(1)));
-    } catch (const nlohmann::json::exception&) {
-      wrong(path, fmt::format("$ref: there is no {}", text.substr(0, 100)));
+      schema_unsupported(path, fmt::format("the keyword \"{}\" is not supported here", key.substr(0, 80)));
     }
   }
 
@@ -155,7 +140,7 @@ class Compiler {
     std::vector<std::string> types;
     const auto take = [&](const Json& t) {
       if (!t.is_string() || !is_one_of(kTypes, t.get_ref<const std::string&>()))
-        wrong(path, "type: expected object, array, string, number, integer, boolean or null");
+        schema_wrong(path, "type: expected object, array, string, number, integer, boolean or null");
       types.push_back(t.get<std::string>());
     };
     if (!s.contains("type")) return types;
@@ -163,7 +148,7 @@ class Compiler {
       take(s["type"]);
     } else {
       for (const Json& t : s["type"]) take(t);
-      if (types.empty()) wrong(path, "type: the list is empty");
+      if (types.empty()) schema_wrong(path, "type: the list is empty");
     }
     return types;
   }
@@ -176,8 +161,9 @@ class Compiler {
 
   NodeId fixed(const Json& s, const std::string& path) {
     only(s, path, {"enum", "const", "type"});
-    if (s.contains("enum") && s.contains("const")) unsupported(path, "enum and const together are not supported");
-    if (s.contains("enum") && !s["enum"].is_array()) wrong(path, "enum: expected a list");
+    if (s.contains("enum") && s.contains("const"))
+      schema_unsupported(path, "enum and const together are not supported");
+    if (s.contains("enum") && !s["enum"].is_array()) schema_wrong(path, "enum: expected a list");
     const Json values = s.contains("const") ? Json::array({s["const"]}) : s["enum"];
     const std::vector<std::string> types = types_of(s, path);
     const NodeId id = add(Kind::kLiteral);
@@ -185,9 +171,11 @@ class Compiler {
     for (const Json& v : values) {
       const bool fits =
           types.empty() || std::any_of(types.begin(), types.end(), [&](const auto& t) { return is_of_type(v, t); });
-      if (fits) at(id).literals.add(v.dump(), i++);
+      if (!fits) continue;
+      if (has_long_number(v)) schema_unsupported(path, "enum, const: a number with more digits than a double holds");
+      at(id).literals.add(v.dump(), i++);
     }
-    if (i == 0) unsupported(path, "no value is left of enum");
+    if (i == 0) schema_unsupported(path, "no value is left of enum");
     return id;
   }
 
@@ -201,14 +189,15 @@ class Compiler {
         only(s, path, {});
         return {anything()};
       }
-      unsupported(path, "a schema with keywords and without a type is not supported");
+      for (const char* key : {"properties", "required", "additionalProperties", "items", "minItems", "maxItems"})
+        if (s.contains(key)) schema_unsupported(path, fmt::format("the keyword \"{}\" needs a type beside it", key));
     }
     std::vector<NodeId> all;
     std::set<std::string> keys = {"type"};
     for (const std::string& type : types) all.push_back(of_type(type, s, path, keys));
     for (const auto& [key, value] : s.items())
       if (!keys.contains(key) && !is_one_of(kNotes, key))
-        unsupported(path, fmt::format("the keyword \"{}\" is not supported here", key.substr(0, 80)));
+        schema_unsupported(path, fmt::format("the keyword \"{}\" is not supported here", key.substr(0, 80)));
     return all;
   }
 
@@ -221,7 +210,7 @@ class Compiler {
     }
     if (type == "number" || type == "integer") {
       keys.insert({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
-      return number(s, type == "integer");
+      return number(s, type == "integer", path);
     }
     if (type == "array") {
       keys.insert({"items", "minItems", "maxItems"});
@@ -235,13 +224,14 @@ class Compiler {
     if (!s.contains(key)) return std::nullopt;
     const Json& v = s[key];
     if (!v.is_number_integer() || v < 0 || v > 1'000'000'000)
-      wrong(path, fmt::format("{}: expected an integer from 0", key));
+      schema_wrong(path, fmt::format("{}: expected an integer from 0", key));
     return v.get<std::uint32_t>();
   }
   void counts(NodeId id, const Json& s, const char* least, const char* most, const std::string& path) {
     at(id).least = count(s, least, path).value_or(0);
     at(id).most = count(s, most, path);
-    if (at(id).most && *at(id).most < at(id).least) unsupported(path, fmt::format("{} is larger than {}", least, most));
+    if (at(id).most && *at(id).most < at(id).least)
+      schema_unsupported(path, fmt::format("{} is larger than {}", least, most));
   }
 
   NodeId string(const Json& s, const std::string& path) {
@@ -249,24 +239,32 @@ class Compiler {
     counts(id, s, "minLength", "maxLength", path);
     if (!s.contains("pattern")) return id;
     if (s.contains("minLength") || s.contains("maxLength"))
-      unsupported(path, "pattern together with minLength or maxLength is not supported");
-    if (!s["pattern"].is_string()) wrong(path, "pattern: expected a string");
+      schema_unsupported(path, "pattern together with minLength or maxLength is not supported");
+    if (!s["pattern"].is_string()) schema_wrong(path, "pattern: expected a string");
     at(id).pattern = std::make_shared<const Pattern>(s["pattern"].get<std::string>());
     return id;
   }
 
-  NodeId number(const Json& s, bool integer) {
-    const auto bound = [&](const char* key) -> std::optional<double> {
-      if (!s.contains(key)) return std::nullopt;
-      if (!s[key].is_number()) fail(ErrorKind::kRequest, "JSON schema: {}: expected a number", key);
-      return s[key].get<double>();
+  NodeId number(const Json& s, bool integer, const std::string& path) {
+    std::vector<NumberRange::Bound> bounds;
+    std::string names;
+    const auto bound = [&](const char* key, bool lower, bool excluded) {
+      if (!s.contains(key)) return;
+      if (!s[key].is_number() && !s[key].is_binary()) schema_wrong(path, fmt::format("{}: expected a number", key));
+      bounds.push_back({Decimal::of(number_text(s[key])), lower, excluded});
+      names += fmt::format("{}{} {}", names.empty() ? "" : ", ", key, number_text(s[key]).substr(0, 40));
     };
+    bound("minimum", true, false);
+    bound("exclusiveMinimum", true, true);
+    bound("maximum", false, false);
+    bound("exclusiveMaximum", false, true);
     const NodeId id = add(Kind::kNumber);
-    const auto low = bound("minimum"), above = bound("exclusiveMinimum");
-    const auto high = bound("maximum"), below = bound("exclusiveMaximum");
-    const bool low_out = above && (!low || *above >= *low), high_out = below && (!high || *below <= *high);
     at(id).integer = integer;
-    at(id).range = NumberRange(low_out ? above : low, low_out, high_out ? below : high, high_out, integer);
+    at(id).range = NumberRange(bounds, integer);
+    if (at(id).range.empty())
+      schema_unsupported(path, fmt::format("no {} of at most {} digits before and {} after the point is within {}",
+                                           integer ? "integer" : "number", NumberRange::kMaxWhole,
+                                           integer ? 0 : NumberRange::kMaxFraction, names));
     return id;
   }
 
@@ -281,13 +279,18 @@ class Compiler {
 
   NodeId object(const Json& s, const std::string& path) {
     const NodeId id = add(Kind::kObject);
-    const Json properties = s.value("properties", Json::object());
-    if (!properties.is_object()) wrong(path, "properties: expected an object");
-    const Json& more = s.contains("additionalProperties") ? s["additionalProperties"] : kTrue;
-    const NodeId additional = more == false ? kNoNode : compile(more, path + "/additionalProperties");
+    const bool declares = s.contains("properties");
+    if (declares && !s["properties"].is_object()) schema_wrong(path, "properties: expected an object");
+    const bool says = s.contains("additionalProperties");
+    const Json& more = says ? s["additionalProperties"] : kTrue;
+    const NodeId undeclared = more == false ? kNoNode : compile(more, path + "/additionalProperties");
+    // Valid members that nobody declared are left out, as nobody expects them: given the freedom, small models invent
+    // members and never reach the declared ones.
+    const NodeId additional = declares && !says ? kNoNode : undeclared;
+    at(id).ordered = declares && !says && order_ == MemberOrder::kDeclared;
     std::vector<std::string> names;
     std::vector<NodeId> nodes;
-    if (s.contains("properties")) {
+    if (declares) {
       for (const auto& [name, schema] : s["properties"].items()) {
         names.push_back(name);
         nodes.push_back(compile(schema, path + "/properties/" + name));
@@ -295,26 +298,27 @@ class Compiler {
     }
     std::uint64_t required = 0;
     if (s.contains("required")) {
-      if (!s["required"].is_array()) wrong(path, "required: expected a list of names");
+      if (!s["required"].is_array()) schema_wrong(path, "required: expected a list of names");
       for (const Json& name : s["required"]) {
-        if (!name.is_string()) wrong(path, "required: expected a list of names");
+        if (!name.is_string()) schema_wrong(path, "required: expected a list of names");
         auto it = std::find(names.begin(), names.end(), name.get_ref<const std::string&>());
         if (it == names.end()) {
-          if (additional == kNoNode)
-            unsupported(path, fmt::format("required: \"{}\" is not among the properties", name.get<std::string>()));
+          if (undeclared == kNoNode)
+            schema_unsupported(path,
+                               fmt::format("required: \"{}\" is not among the properties", name.get<std::string>()));
           names.push_back(name.get<std::string>());
-          nodes.push_back(additional);
+          nodes.push_back(undeclared);
           it = names.end() - 1;
         }
         if (names.size() <= 64) required |= std::uint64_t{1} << (it - names.begin());
       }
     }
-    if (names.size() > 64) unsupported(path, "an object with more than 64 properties is not supported");
+    if (names.size() > 64) schema_unsupported(path, "an object with more than 64 properties is not supported");
     for (std::size_t i = 0; i < names.size(); ++i) {
       const bool control = std::any_of(names[i].begin(), names[i].end(), [](char c) {
         return byte_of(c) < 0x20 && std::string_view("\b\f\n\r\t").find(c) == std::string_view::npos;
       });
-      if (control) unsupported(path, "a property's name with control characters is not supported");
+      if (control) schema_unsupported(path, "a property's name with control characters is not supported");
       at(id).names.add(names[i], count32(i));
     }
     at(id).properties = std::move(nodes);
@@ -328,12 +332,13 @@ class Compiler {
     for (std::size_t i = 0; i < list.size(); ++i)
       for (std::size_t k = 0; k < i; ++k)
         if (!apart(list[i], list[k], path))
-          unsupported(path, fmt::format("alternatives {} and {} may both hold: write anyOf", k, i));
+          schema_unsupported(path, fmt::format("alternatives {} and {} may both hold: write anyOf", k, i));
   }
 
   const Json& followed(const Json& s, const std::string& path) {
     const Json* at = &s;
-    for (int i = 0; i < 20 && at->is_object() && at->contains("$ref"); ++i) at = &resolve((*at)["$ref"], path);
+    for (int i = 0; i < 20 && at->is_object() && at->contains("$ref"); ++i)
+      at = &resolve_reference(document_, (*at)["$ref"], path);
     return *at;
   }
 
@@ -374,6 +379,7 @@ class Compiler {
 
   inline static const Json kTrue = true;
   const Json& document_;
+  MemberOrder order_;
   JsonGrammar grammar_;
   std::map<const Json*, NodeId> compiled_;
   NodeId any_ = kNoNode, any_object_ = kNoNode;
@@ -384,11 +390,11 @@ class Compiler {
 
 JsonGrammar any_json_object() {
   const nlohmann::ordered_json nothing;
-  return Compiler(nothing).any_object();
+  return Compiler(nothing, MemberOrder::kAny).any_object();
 }
 
-JsonGrammar compile_json_schema(const nlohmann::ordered_json& schema) {
-  return Compiler(schema).run();
+JsonGrammar compile_json_schema(const nlohmann::ordered_json& schema, MemberOrder order) {
+  return Compiler(schema, order).run();
 }
 
 }  // namespace mneme
