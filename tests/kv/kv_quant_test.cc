@@ -57,6 +57,36 @@ TEST_P(KvQuant, CodesAndScalesAreThoseOfThePlainFormOnEveryInstructionSet) {
   });
 }
 
+// The value of code 0 to 126 of e4m3: multiples of 2^-9 below 2^-6, then eighths of powers of two.
+float e4m3(int code) {
+  const int exponent = code >> 3, fraction = code & 7;
+  return exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                       : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+}
+
+// The scale is 1, and every element lies in the middle between two neighbours: the even code is taken.
+TEST_P(KvQuant, TiesGoToTheEvenCode) {
+  const bool fp8 = GetParam() == DType::kFp8;
+  std::vector<float> x = {fp8 ? 448.0f : 127.0f};
+  std::vector<int> expected = {fp8 ? 126 : 127};
+  for (int code = 0; code < (fp8 ? 126 : 127); ++code) {
+    const float middle = fp8 ? (e4m3(code) + e4m3(code + 1)) / 2 : static_cast<float>(code) + 0.5f;
+    const int even = code + code % 2;
+    x.insert(x.end(), {middle, -middle});
+    expected.insert(expected.end(), {even, fp8 ? even + 128 : -even});
+  }
+  while (x.size() % 8 != 0) x.push_back(0.0f), expected.push_back(0);
+  const auto d = static_cast<std::int32_t>(x.size());
+  std::vector<std::byte> codes(x.size());
+  EXPECT_EQ(quantise_row_ref(x.data(), d, GetParam(), codes.data()), 1.0f);
+  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(codes[i], static_cast<std::byte>(expected[i])) << x[i];
+  each_target([&] {
+    ASSERT_EQ(row_of(x).scale, 1.0f);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      ASSERT_EQ(row_of(x).codes[i], static_cast<std::byte>(expected[i])) << x[i];
+  });
+}
+
 TEST_P(KvQuant, ErrorsStayBelowTheBound) {
   Rng rng(2);
   for (int i = 0; i < 400; ++i) {

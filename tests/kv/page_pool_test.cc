@@ -47,7 +47,22 @@ TEST(PagePool, TheLastReferenceFrees) {
 TEST(PagePool, UsedMemoryIsUsedAgainFirst) {
   PagePool pool(kTiny, 1000);
   for (int i = 0; i < 50; ++i) pool.release(pool.allocate());
-  EXPECT_EQ(pool.touched_bytes(), kTiny.page_bytes());
+  EXPECT_EQ(pool.touched_blocks(), 1);
+}
+
+TEST(PagePool, OfWeaklyReleasedBlocksTheOldestIsAllocatedFirst) {
+  PagePool pool(kTiny, 3);
+  pool.set_windows({.tokens = 64, .layers = 2});
+  const BlockId a = pool.allocate(), b = pool.allocate(), c = pool.allocate();
+  for (const BlockId id : {a, b, c}) pool.release_weakly(id);
+  EXPECT_EQ(pool.released_weakly(), (std::vector<std::int32_t>{a.value, b.value, c.value}));
+  const std::uint32_t content = pool.content(c);
+  EXPECT_EQ(pool.allocate().value, a.value);
+  EXPECT_EQ(pool.allocate().value, b.value);
+  ASSERT_EQ(pool.content(c), content) << "nobody was given it";
+  pool.take_back(c);
+  EXPECT_EQ(pool.references(c), 1);
+  EXPECT_EQ(pool.n_free(), 0);
 }
 
 TEST(PagePool, ReservesMoreThanTheMachineHas) {
@@ -55,7 +70,7 @@ TEST(PagePool, ReservesMoreThanTheMachineHas) {
                 std::int64_t{1} << 22);  // 64 GiB of address space
   const BlockId id = pool.allocate();
   pool.data(id)[0] = std::byte{1};
-  EXPECT_EQ(pool.touched_bytes(), std::size_t{16384});
+  EXPECT_EQ(pool.touched_blocks(), 1);
 }
 
 TEST(PagePool, BlocksGoToPlacesInHostMemoryAndBack) {

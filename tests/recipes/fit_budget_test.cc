@@ -66,5 +66,19 @@ TEST(DefaultsFitTheBudget, WhatTheCallerSetStays) {
   EXPECT_THAT(check(both, kShape), testing::Not(IsEmpty()));
 }
 
+// What drops token by token may keep sinks and window alone.
+TEST(DefaultsFitTheBudget, DefaultsThatJustFitStay) {
+  for (const char* name : {"snapkv", "h2o"}) {
+    Recipe r = make_recipe(name, {.budget = 512});
+    r.budget = r.sink + r.recent;
+    const Recipe before = r;
+    EXPECT_EQ(fit_defaults({}, r), "") << name;
+    EXPECT_EQ(r, before) << name;
+    --r.budget;
+    EXPECT_THAT(fit_defaults({}, r), HasSubstr("shrinks the default")) << name;
+    EXPECT_LE(r.sink + r.recent, r.budget) << name;
+  }
+}
+
 }  // namespace
 }  // namespace mneme

@@ -227,5 +227,14 @@ TEST(Check, NamesWhatCannotBeDropped) {
               HasSubstr("budget=norm"));
 }
 
+// Kept are token 0 and the last three: numbered 0 to 3 in the cache, the query has position 3, whatever its own is.
+TEST(Recipes, InTheCacheTheQueryStandsAtTheBudgetsLastPosition) {
+  const auto plan = compile(make_recipe("streaming_llm", {.budget = 4, .sink = 1}), kShape);
+  ASSERT_TRUE(plan->remote_position);
+  EXPECT_EQ(*plan->remote_position, 3);
+  EXPECT_EQ(plan->rules.recent, 3);
+  EXPECT_FALSE(compile(make_recipe("window", {.budget = 4, .sink = 1}), kShape)->remote_position);
+}
+
 }  // namespace
 }  // namespace mneme

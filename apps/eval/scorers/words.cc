@@ -57,12 +57,6 @@ std::u32string characters(std::string_view text) {
   return out;
 }
 
-std::string utf8_of(std::u32string_view text) {
-  std::string out;
-  for (char32_t c : text) append_utf8(out, c);
-  return out;
-}
-
 std::string lowered(std::string_view text) {
   std::string out;
   for (char32_t c : characters(text))

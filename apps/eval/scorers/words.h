@@ -9,7 +9,6 @@ namespace mneme::eval {
 
 // Code points; bytes that form no character become U+FFFD.
 std::u32string characters(std::string_view text);
-std::string utf8_of(std::u32string_view text);
 
 // str.lower().
 std::string lowered(std::string_view text);

@@ -86,6 +86,17 @@ bool is_redirect(long status) {
 
 }  // namespace
 
+std::string redirect_target(const std::string& from, const std::string& location) {
+  Url url(from);
+  const std::string origin = url.origin(), scheme = url.part(CURLUPART_SCHEME);
+  if (location.empty()) fail(ErrorKind::kFile, "{}: a redirect without an address", origin);
+  url.set(location);
+  const std::string to = url.part(CURLUPART_SCHEME);
+  if (to != "https" && (to != "http" || scheme == "https"))
+    fail(ErrorKind::kFile, "{}: a redirect from {} to {} is not followed", origin, scheme, to);
+  return url.part(CURLUPART_URL);
+}
+
 std::string url_path(const std::string& path) {
   std::string out;
   for (const char c : path) {
@@ -204,24 +215,12 @@ HttpResponse HttpClient::perform(const std::string& url, bool head, const std::o
   return std::move(hop.response);
 }
 
-std::string HttpClient::next_hop(const HttpResponse& redirect) const {
-  const std::string location = redirect.header("location");
-  if (location.empty()) fail(ErrorKind::kFile, "{}: a redirect without an address", Url(redirect.url).origin());
-  Url url(redirect.url);
-  const std::string from = url.part(CURLUPART_SCHEME);
-  url.set(location);
-  const std::string to = url.part(CURLUPART_SCHEME);
-  if (to != "https" && (to != "http" || from == "https"))
-    fail(ErrorKind::kFile, "{}: a redirect from {} to {} is not followed", Url(redirect.url).origin(), from, to);
-  return url.part(CURLUPART_URL);
-}
-
 HttpResponse HttpClient::head(const std::string& first) {
   std::string url = first;
   for (int hops = 0; hops <= kMaxRedirects; ++hops) {
     HttpResponse response = perform(url, true, std::nullopt, nullptr);
     if (!is_redirect(response.status) || !response.header("x-linked-etag").empty()) return response;
-    url = next_hop(response);
+    url = redirect_target(response.url, response.header("location"));
     if (!is_endpoint(url)) return response;
   }
   fail(ErrorKind::kFile, "{}: more than {} redirects", first, kMaxRedirects);
@@ -232,7 +231,7 @@ HttpResponse HttpClient::get(const std::string& first, const std::optional<Range
   for (int hops = 0; hops <= kMaxRedirects; ++hops) {
     HttpResponse response = perform(url, false, range, &body);
     if (!is_redirect(response.status)) return response;
-    url = next_hop(response);
+    url = redirect_target(response.url, response.header("location"));
   }
   fail(ErrorKind::kFile, "{}: more than {} redirects", first, kMaxRedirects);
 }

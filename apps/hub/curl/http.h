@@ -72,12 +72,16 @@ class HttpClient {
  private:
   struct Hop;
   HttpResponse perform(const std::string& url, bool head, const std::optional<Range>& range, const HttpBody* body);
-  std::string next_hop(const HttpResponse& redirect) const;
 
   const HubSettings& settings_;
   std::string origin_;
   void* handle_;  // CURL*
 };
+
+// Where a redirect from `url` to `location` leads; a location may be relative.
+//
+// Errors  kFile: no address; one that is not followed, because it leads from https to http or to neither of them.
+std::string redirect_target(const std::string& url, const std::string& location);
 
 // A path with everything but letters, digits, - . _ ~ and / percent-encoded.
 std::string url_path(const std::string& path);

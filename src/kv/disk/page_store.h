@@ -80,7 +80,6 @@ class PageStore {
   };
   Stats stats() const;
   std::size_t slot_bytes() const { return slot_bytes_; }
-  const char* io_name() const { return file_->name(); }
   // Aborts where index, order and slots contradict each other: for tests.
   void check_invariants() const;
 

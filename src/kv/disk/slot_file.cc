@@ -31,7 +31,6 @@ class PlainSlotFile final : public SlotFile {
   }
   std::vector<Done> done(bool) override { return std::exchange(done_, {}); }
   int depth() const override { return 1 << 10; }
-  const char* name() const override { return "pread"; }
 
  private:
   template <typename Step>

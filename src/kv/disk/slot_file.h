@@ -33,7 +33,6 @@ class SlotFile {
   // Transfers that ended since the last call, in any order; with `wait`, at least one where any is in flight.
   virtual std::vector<Done> done(bool wait) = 0;
   virtual int depth() const = 0;
-  virtual const char* name() const = 0;  // "io_uring", "pread"
 };
 
 // Opens or makes a file that only its owner may read. Past the page cache (O_DIRECT) where the file system can.

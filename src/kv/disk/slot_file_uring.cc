@@ -42,7 +42,6 @@ class UringSlotFile final : public SlotFile {
     return std::exchange(done_, {});
   }
   int depth() const override { return kDepth; }
-  const char* name() const override { return "io_uring"; }
 
  private:
   struct Transfer {

@@ -16,11 +16,14 @@
 #include <vector>
 
 #include "apps/hub/curl/digest.h"
+#include "apps/hub/curl/http.h"
 #include "apps/hub/hub.h"
 #include "mneme/error.h"
 #include "src/base/backend.h"
 #include "tests/apps/hub/hub_server.h"
 #include "tests/apps/mneme/program.h"
+#include "tests/disk_calls.h"
+#include "tests/error_message.h"
 
 namespace mneme::hub_test {
 namespace {
@@ -349,6 +352,61 @@ TEST_F(HubFetch, AnotherHashIsNotKept) {
   EXPECT_FALSE(fs::exists(blob()));
   EXPECT_FALSE(fs::exists(blob().string() + ".incomplete"));
   EXPECT_FALSE(fs::exists(repository() / "snapshots"));
+}
+
+TEST_F(HubFetch, ASmallFileOfAnotherGitHashIsNotKept) {
+  const std::string config = "{\"n\": 1}\n", other = "{\"n\": 3}\n";
+  const HubServer server(
+      {{"config.json", {config}}, {"tokenizer.json", {"{}"}}, {"model.safetensors", {content(), true}}},
+      [&](const Request& r, Connection& c) {
+        if (r.method != "GET" || !r.path.ends_with("config.json")) return false;
+        HubServer::send_content(r, c, other);
+        return true;
+      });
+  EXPECT_THAT(refusal(server), AllOf(HasSubstr(git_sha1_of(other)), HasSubstr(git_sha1_of(config))));
+  const fs::path blobs = repository() / "blobs";
+  EXPECT_FALSE(fs::exists(blobs / git_sha1_of(config)));
+  EXPECT_FALSE(fs::exists(blobs / (git_sha1_of(config) + ".incomplete")));
+  EXPECT_FALSE(fs::exists(repository() / "snapshots" / kCommit / "config.json"));
+}
+
+// A full disk or a crash may leave a file shorter than it was.
+TEST_F(HubFetch, ABlobOfAnotherSizeIsFetchedAgain) {
+  const HubServer server(one_file());
+  fetch(server);
+  fs::resize_file(blob(), content().size() - 1);
+  EXPECT_EQ(read_file(fetch(server)), content());
+  EXPECT_EQ(server.http.count("GET", "m-Q8_0.gguf"), 2);
+  // Also where no snapshot names it.
+  fs::resize_file(blob(), content().size() - 1);
+  fs::remove_all(repository() / "snapshots");
+  EXPECT_EQ(read_file(fetch(server)), content());
+}
+
+// A download must not have its name before its bytes are on the disk: a power cut would leave a blob of zeros.
+TEST_F(HubFetch, ADownloadIsFlushedBeforeItHasItsName) {
+  const HubServer server(one_file());
+  take_named_files();
+  fetch(server);
+  std::vector<bool> flushed;
+  for (const NamedFile& file : take_named_files())
+    if (file.name == blob().string()) flushed.push_back(file.flushed);
+  EXPECT_THAT(flushed, ElementsAre(true));
+}
+
+TEST(HubRedirect, LeadsFromHttpToHttpsAndNeverBack) {
+  const auto refusal = [](const std::string& from, const std::string& location) {
+    return error_message(ErrorKind::kFile, [&] { hub::redirect_target(from, location); });
+  };
+  EXPECT_EQ(hub::redirect_target("https://hub.example/a/b", "https://store.example/c?d=e"),
+            "https://store.example/c?d=e");
+  EXPECT_EQ(hub::redirect_target("https://hub.example/a/b", "/c"), "https://hub.example/c");
+  EXPECT_EQ(hub::redirect_target("http://hub.example/a", "https://hub.example/a"), "https://hub.example/a");
+  EXPECT_EQ(hub::redirect_target("http://hub.example/a", "http://store.example/a"), "http://store.example/a");
+  EXPECT_THAT(refusal("https://hub.example/a", "http://hub.example/a"),
+              HasSubstr("from https to http is not followed"));
+  EXPECT_THAT(refusal("https://hub.example/a", "file:///etc/passwd"), HasSubstr("from https to file is not followed"));
+  EXPECT_THAT(refusal("https://hub.example/a", ""), HasSubstr("without an address"));
 }
 
 TEST_F(HubFetch, HashesThatDifferBeforeAByteArrives) {

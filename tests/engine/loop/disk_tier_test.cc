@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "tests/engine/loop/sharing.h"
 #include "tests/temp_folder.h"
@@ -187,6 +188,54 @@ TEST(DiskTier, ASmallDiskKeepsWhatWasUsedLast) {
   EXPECT_TRUE(s.keeper().fetch(random_prompt(320, 103), "", {}, 320));
   EXPECT_FALSE(s.keeper().fetch(random_prompt(320, 100), "", {}, 320));
   write_all(s);
+}
+
+// A load in flight is of one salt: a request of another waited for it, and then computed all.
+TEST(DiskTier, LoadsInFlightAreNotSharedAmongSalts) {
+  TempFolder folder;
+  const auto document = random_prompt(320, 1);
+  const auto ask_both = [&](Sharing& s) {
+    const std::vector<GenerationInput> inputs = {input_of(question(document, 1), 0, "mine"),
+                                                 input_of(question(document, 2), 0, "yours")};
+    const auto ids = submit_all(s, inputs);
+    s.finish();
+    s.expect_own_answers(ids, inputs);
+    return std::vector<std::int32_t>{s.shared[ids[0]], s.shared[ids[1]]};
+  };
+  {
+    Sharing s(on(folder), 1000, 1024);
+    EXPECT_EQ(ask_both(s), (std::vector<std::int32_t>{0, 0}));
+    write_all(s);
+  }
+  Sharing s(on(folder), 1000, 1024);
+  EXPECT_EQ(ask_both(s), (std::vector<std::int32_t>{320, 320}));
+  EXPECT_EQ(s.keeper().disk()->stats().loaded, 20);
+}
+
+// Pages hold what one model made, in one way: whatever differs, they are others.
+TEST(DiskTier, PagesOfAnotherModelOrFormAreNotTaken) {
+  const auto identity = [](const EngineOptions& options, auto change) {
+    TestEngine test(options);
+    RunningModel model;
+    model.engine = std::move(test.engine);
+    model.identity = {.architecture = "llama", .weights = 1, .tokenizer = 2, .rope = 3};
+    change(model.identity);
+    return store_options(model, {}).identity;
+  };
+  const auto same = [](SessionIdentity&) {};
+  const EngineOptions options{.context = 4096};
+  EngineOptions deterministic = options, other_type = options;
+  deterministic.deterministic = true;
+  other_type.kv_cache_dtype = KvDtype::kF16;
+  const std::vector<std::uint64_t> all = {identity(options, same),
+                                          identity(deterministic, same),
+                                          identity(other_type, same),
+                                          identity(options, [](SessionIdentity& id) { id.architecture = "qwen2"; }),
+                                          identity(options, [](SessionIdentity& id) { id.weights = 9; }),
+                                          identity(options, [](SessionIdentity& id) { id.tokenizer = 9; }),
+                                          identity(options, [](SessionIdentity& id) { id.rope = 9; })};
+  EXPECT_EQ(identity(options, same), all[0]);
+  EXPECT_EQ(std::set<std::uint64_t>(all.begin(), all.end()).size(), all.size());
 }
 
 }  // namespace

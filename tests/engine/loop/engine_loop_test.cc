@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -103,6 +105,52 @@ TEST(EngineLoop, TellsWhatStartingTheModelThrows) {
   NoLoopMetrics metrics;
   const auto fails = []() -> RunningModel { throw Error(ErrorKind::kFile, "no such model"); };
   EXPECT_THROW(EngineLoop(fails, {}, metrics, [](std::vector<Delivery>) {}), Error);
+}
+
+// Counts tokens of prompts that others had computed; tells when the first step is over, on the engine's thread.
+class PrefixMetrics final : public LoopMetrics {
+ public:
+  void set(const Gauges&) override {}
+  void count_step(std::int64_t, double) override {
+    if (n_steps_++ == 0) after_first_step();
+  }
+  void count_prefix(std::int64_t queried, std::int64_t hit) override { queried_ += queried, hit_ += hit; }
+  void count_answer(const Answer&) override {}
+  void count_method(std::string_view, const KvMethodStats&) override {}
+
+  std::int64_t queried() const { return queried_; }
+  std::int64_t hit() const { return hit_; }
+  std::function<void()> after_first_step = [] {};
+
+ private:
+  std::int64_t n_steps_ = 0;
+  std::atomic<std::int64_t> queried_ = 0, hit_ = 0;
+};
+
+// The second prompt is more urgent: it takes the 64 tokens that the first one has by then, and computes the rest of the
+// 256 that both begin with, which the first one takes over while it runs. Those are hits too.
+TEST(EngineLoop, TokensThatARunningRequestTakesOverAreHits) {
+  PrefixMetrics metrics;
+  EngineLoop loop(start, {.max_in_flight = 64, .keeper = {.prefix_cache = true}}, metrics,
+                  [](std::vector<Delivery> news) {
+                    for (Delivery& d : news) d.sink->on_event(std::move(d.event));
+                  });
+  const auto input = [](TokenId last, std::int32_t priority) {
+    GenerationInput in;
+    for (TokenId t = 0; t < 256; ++t) in.prompt.push_back(100 + t);
+    in.prompt.insert(in.prompt.end(), 20, last);
+    in.max_tokens = 2;
+    in.priority = priority;
+    in.stop.ignore_end = true;
+    return in;
+  };
+  const auto first = std::make_shared<Waiter>(), second = std::make_shared<Waiter>();
+  metrics.after_first_step = [&] { EXPECT_TRUE(loop.submit(input(500, 5), second)); };
+  ASSERT_TRUE(loop.submit(input(600, 0), first));
+  EXPECT_EQ(first->tokens().size(), 2u);
+  EXPECT_EQ(second->tokens().size(), 2u);
+  EXPECT_EQ(metrics.queried(), 2 * 276);
+  EXPECT_EQ(metrics.hit(), 256);
 }
 
 }  // namespace

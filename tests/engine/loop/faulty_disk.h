@@ -40,7 +40,6 @@ class FaultyDisk final : public SlotFile {
     return all;
   }
   int depth() const override { return file_->depth(); }
-  const char* name() const override { return "faulty"; }
 
  private:
   void fail(Done& done, std::byte* bytes) {

@@ -43,6 +43,7 @@ class Sharing {
     o.max_batched_tokens = max_batched_tokens;
     return o;
   }
+  RunningModel& model() { return model_; }
   Engine& engine() { return *model_.engine; }
   SequenceKeeper& keeper() { return *keeper_; }
   PrefixWaits& waits() { return *waits_; }

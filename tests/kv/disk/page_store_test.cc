@@ -14,6 +14,7 @@
 
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "tests/disk_calls.h"
 #include "tests/temp_folder.h"
 
 namespace mneme {
@@ -124,6 +125,38 @@ TEST_P(PageStoreOn, ComparesTokens) {
   EXPECT_EQ(s.find(std::vector<PageKey>{other}), 0);
   EXPECT_EQ(s.load(other, 0), PageStore::Begun::kNot);
   EXPECT_FALSE(store(s, other));
+}
+
+TEST_P(PageStoreOn, WhatIsInFlightIsNotDropped) {
+  PageStore s(kPage, options(1));
+  const auto keys = sequence(1, 1);
+  ASSERT_TRUE(store(s, keys[0]));
+  s.drop(keys[0]);
+  ASSERT_TRUE(s.contains(keys[0])) << "it is being written";
+  s.flush();
+  ASSERT_EQ(s.load(keys[0], 7), PageStore::Begun::kYes);
+  s.drop(keys[0]);
+  ASSERT_TRUE(s.contains(keys[0])) << "it is being read";
+  EXPECT_FALSE(store(s, key_of(2, 0))) << "the only slot is in use";
+  std::vector<std::byte> got;
+  while (s.in_flight() > 0)
+    s.poll(true, [&](std::uint64_t, std::span<const std::byte> bytes) { got.assign(bytes.begin(), bytes.end()); });
+  EXPECT_EQ(got, content_of(keys[0]));
+  s.drop(keys[0]);
+  EXPECT_FALSE(s.contains(keys[0]));
+  s.check_invariants();
+}
+
+// A process that is killed loses nothing that it wrote, so only the order of calls shows what a power cut leaves.
+TEST(PageJournal, ARewrittenOneIsFlushedBeforeItReplacesTheOther) {
+  const TempFolder folder;
+  PageJournal journal(folder.path() / "pages.journal", {.slot_bytes = kSlot, .identity = 1});
+  take_named_files();
+  ASSERT_TRUE(journal.rewrite({{.slot = 3, .key = key_of(1, 0), .checksum = 5}}));
+  const std::vector<NamedFile> named = take_named_files();
+  ASSERT_EQ(named.size(), 1u);
+  EXPECT_EQ(named[0].name, (folder.path() / "pages.journal").string());
+  EXPECT_TRUE(named[0].flushed);
 }
 
 TEST_P(PageStoreOn, SurvivesARestart) {
@@ -318,7 +351,6 @@ class FaultyFile final : public SlotFile {
     return out;
   }
   int depth() const override { return 32; }
-  const char* name() const override { return "faulty"; }
 
   Rng rng{1};
   std::uint64_t write_errors = 0, read_errors = 0, damages = 0;  // of a hundred

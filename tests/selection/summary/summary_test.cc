@@ -7,10 +7,12 @@
 #include <random>
 #include <vector>
 
+#include "src/selection/summary/centroids.h"
 #include "src/selection/summary/half_values.h"
 #include "src/selection/summary/moments.h"
 #include "src/selection/summary/sketch.h"
 #include "src/selection/summary/spread.h"
+#include "src/selection/summary/summary_index.h"
 #include "tests/ops/simd/each_target.h"
 #include "tests/selection/index/key_testing.h"
 
@@ -233,6 +235,39 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(test.param.name) + "_" + std::to_string(test.param.page) + "_" +
              std::to_string(test.param.dim) + "_" + std::to_string(test.param.k);
     });
+
+// Corners of a square twice each, in channels 0 and 1 of 8. Seeds are corner 0, the one across (3 before its copy 7),
+// and of the two that are equally far from both the smaller index, 1: corner 2 goes to 0.
+TEST(Centroids, OfEquallyFarKeysTheSmallerIndexIsTheNextSeed) {
+  constexpr std::int32_t kKeys = 8, kChannels = 8, kCentroids = 3;
+  std::vector<float> keys(kKeys * kChannels, 0.0f);
+  for (int t = 0; t < kKeys; ++t) {
+    keys[t * kChannels] = t % 2 == 0 ? -1.0f : 1.0f;
+    keys[t * kChannels + 1] = t % 4 < 2 ? -1.0f : 1.0f;
+  }
+  std::vector<float> frame(centroids_frame_floats(kChannels));
+  centroids_fit_ref(keys.data(), 1, kKeys, kChannels, kCentroids, frame.data());
+  std::vector<std::byte> entry(centroids_entry_bytes(kChannels, kCentroids)), expected(entry.size());
+  centroids_build_cpu(keys.data(), kKeys, kChannels, kCentroids, frame.data(), entry.data());
+  centroids_build_ref(keys.data(), kKeys, kChannels, kCentroids, frame.data(), expected.data());
+  EXPECT_EQ(entry, expected);
+}
+
+// Units of every index, and the entries that a query reads for them.
+TEST(SummaryIndex, BytesReadAreThoseOfTheEntriesThatAreScored) {
+  const AttentionShape shape{.group = 2, .head_dim = 64, .kv_dtype = DType::kBF16};
+  const auto expect_bytes = [&](const std::unique_ptr<UnitIndex>& index, std::int32_t unit) {
+    constexpr std::int32_t kTokens = 320;
+    const std::size_t entries = kTokens / index->entry_tokens();
+    EXPECT_EQ(index->bytes_read(kTokens / unit, shape), entries * index->entry_bytes(shape)) << "unit " << unit;
+  };
+  for (const std::int32_t unit : {16, 32}) {
+    expect_bytes(make_centroids_index(4, unit), unit);
+    expect_bytes(make_sketch_index(8, unit), unit);
+    expect_bytes(make_moments_index(unit), unit);
+  }
+  expect_bytes(make_sketch_index(8, 1), 1);
+}
 
 // The example of docs/design/selector.md, alpha = 1/sqrt(2), q = (2, 1), in channels 0 and 1 of 8:
 //
