@@ -275,7 +275,7 @@ void add_answer_options(CLI::App& c, RunOptions& o) {
   group(c.add_option("-n,--max-tokens", o.max_tokens,
                      fmt::format("Longest answer (default {}, or what the context leaves)", kDefaultMaxTokens))
             ->type_name("TOKENS")
-            ->check(whole_number(1, std::numeric_limits<int>::max())));
+            ->transform(tokens(1, std::numeric_limits<int>::max())));
   group(c.add_option("--stop", o.generation.stop, "Stop string; repeat for several")
             ->type_name("TEXT")
             ->allow_extra_args(false)
@@ -293,7 +293,7 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
             ->check(number(0, kMaxFloat)));
   group(c.add_option("-k,--top-k", s.top_k, "Sample from the k likeliest tokens; 0: all")
             ->type_name("TOKENS")
-            ->check(whole_number(0, std::numeric_limits<int>::max())));
+            ->transform(tokens(0, std::numeric_limits<int>::max())));
   group(c.add_option("--top-p", s.top_p, "Sample from the fewest tokens whose probabilities reach this sum; 1: all")
             ->check(number(0, 1)));
   group(c.add_option("--min-p", s.min_p, "Drop tokens below this share of the likeliest token's probability; 0: none")
@@ -316,14 +316,14 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                      "Context length: prompt and answer (default: what this run needs)")
             ->type_name("TOKENS")
-            ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+            ->transform(tokens(1, std::numeric_limits<std::int32_t>::max())));
   add_kv_room_options(c, e);
   add_machine_options(c, e, o.no_pin);
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
                      "Tokens of a prefill chunk; larger is faster and takes more memory")
             ->type_name("TOKENS")
             ->capture_default_str()
-            ->check(whole_number(1, 1 << 20)));
+            ->transform(tokens(1, 1 << 20)));
   group(c.add_option("--question", o.prompt.question_path,
                      "Read the question by prefill, with the document, or by decode steps, one token each")
             ->type_name("PATH")
@@ -370,7 +370,8 @@ void add_run(CLI::App& app, int& code) {
   c->add_flag("--stats", options->output.stats, "Print tokens, seconds, tokens/s and memory to standard error")
       ->group("Output");
   c->add_flag("--json", options->output.json, "Print one JSON object: answer and statistics")->group("Output");
-  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
+  c->add_flag("--no-progress", options->output.no_progress,
+              "No progress bar, and no line every 10 s without a terminal")
       ->group("Output");
   c->footer(
       "Only the answer goes to standard output. Ctrl-C ends the answer; twice, the program.\n"
