@@ -150,11 +150,12 @@ ModelFile open_model(RunOptions& options) {
   return file;
 }
 
-// The context that this run needs, and how long its answer may become.
-void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
+// The context that this run needs, and how long its answer may become. Returns the tokens of the turn's prompt: counting
+// them again would take as long as tokenising the document.
+std::int64_t fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
   const bool saves = !options.session.path.empty() || !options.session.save_path.empty();
   const std::int64_t before = options.session.path.empty() ? 0 : saved_session(options.session.path).tokens;
-  const std::int64_t prompt = before + file.count_tokens(turn, options.prompt.ask());
+  const std::int64_t added = file.count_tokens(turn, options.prompt.ask()), prompt = before + added;
   const std::int64_t made_for = file.info().context;
   const std::int64_t context = options.engine.context > 0 ? options.engine.context : made_for;
   const std::int64_t wanted = options.max_tokens.value_or(1);
@@ -173,6 +174,7 @@ void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
       options.max_tokens.value_or(count32(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
   // A session that is to go on another time keeps all that the model can take.
   if (options.engine.context == 0 && !saves) options.engine.context = prompt + options.generation.max_tokens;
+  return added;
 }
 
 // Starts the model, and notes what is known of it then.
@@ -216,14 +218,13 @@ int run(RunOptions options) {
   if (wants_chat(options)) return run_chat(std::move(options));
   const Turn turn = turn_of(options.prompt);
   ModelFile file = open_model(options);
-  fit_context(file, turn, options);
+  const std::int64_t prompt_tokens = fit_context(file, turn, options);
   options.engine.max_sequences = 1;
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.output.no_progress));
   RunReport report;
   AskOptions how = options.prompt.ask();
   how.question_span = span_of(options.prompt, turn);
-  const std::int64_t prompt_tokens = file.count_tokens(turn, how);
   const LanguageModel model = start_model(std::move(file), options, bar, report);
 
   const InterruptGuard interrupt;
