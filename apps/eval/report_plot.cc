@@ -126,15 +126,12 @@ std::string plot_svg(const std::vector<CellSummary>& cells) {
 std::string plot_svg(const std::vector<PlotValue>& values) {
   const std::vector<PlotPanel> panels = plot_panels(values);
   const PlotRange range = plot_range(panels);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n{2}",
-      kPlotWidth * std::max(size32(panels), 1), kPlotHeight, kPaper);
+  std::string svg;
   for (std::int32_t i = 0; i < std::ssize(panels); ++i) {
     const PlotArea area(i, range);
     svg += plot_axes(area, panels[i].title) + plot_points(area, panels[i].points);
   }
-  return svg + "</svg>\n";
+  return svg_page(kPlotWidth * std::max(size32(panels), 1), kPlotHeight, svg);
 }
 
 }  // namespace mneme::eval

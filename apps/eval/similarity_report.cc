@@ -256,12 +256,9 @@ nlohmann::json similarity_json(const SimilarityObserver& observer) {
 
 std::string similarity_svg(const SimilarityObserver& observer) {
   constexpr double kPanel = 450;
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-             "font-family=\"sans-serif\" font-size=\"11\">\n{2}",
-             3 * kPanel + 240, 340, kPaper) +
-         cosine_panel(observer, 50) + tau_panel(observer, 50 + kPanel) + recall_panel(observer, 50 + 2 * kPanel) +
-         "</svg>\n";
+  return svg_page(
+      3 * kPanel + 240, 340,
+      cosine_panel(observer, 50) + tau_panel(observer, 50 + kPanel) + recall_panel(observer, 50 + 2 * kPanel));
 }
 
 }  // namespace mneme::eval

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mneme/options.h"
@@ -12,12 +13,26 @@ namespace mneme::cli {
 
 using KvOptions = KvMethodOptions;
 
-// --kv-method, --kv-budget, --kv-sink, --kv-recent, --dense-layers, --kv, in the group "Keys and values".
-void add_kv_options(CLI::App& command, KvOptions& options);
+// --kv-method (or `names`), --kv-budget, --kv-sink, --kv-recent, --dense-layers, --kv, in the group "Keys and values".
+// A method's settings may follow its name: freekv:tau=0.9,pool=maxS; they count before those of --kv.
+void add_kv_options(CLI::App& command, KvOptions& options, const char* names = "--kv-method");
 // The same with a list of methods: --kv-method full,quest,quest:unit=page:32. `options.method` is not set.
 void add_kv_options(CLI::App& command, KvOptions& options, std::vector<std::string>& methods);
+// A list of methods alone, whose default is what `methods` has.
+CLI::Option* add_method_list(CLI::App& command, const char* name, std::vector<std::string>& methods, const char* help);
 
-// Parses NAME or NAME:KEY=VALUE/KEY=VALUE into a recipe; `options` has the rest.
+// NAME or NAME:KEY=VALUE,... as name and settings. '/' between settings is a comma, which keeps them apart from a list's.
+struct MethodText {
+  std::string name, settings;
+};
+MethodText parse_method(std::string_view text);
+// The methods of a list that was split at its commas: a piece like "pool=maxS", with '=' before any ':', is a setting of
+// the method before it.
+//
+// Errors  kOption: a setting without a method that has settings.
+std::vector<std::string> join_settings(const std::vector<std::string>& pieces);
+
+// Parses NAME or NAME:KEY=VALUE,... into a recipe; `options` has the rest.
 //
 //   note  null, or out: the note of recipe_of() about shrunk defaults
 Recipe recipe_named(const std::string& text, KvOptions options, std::string* note = nullptr);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "apps/hub/hub.h"
 #include "apps/hub/repo_id.h"
@@ -20,6 +22,20 @@ const CLI::App* subcommand(const CLI::App& app, std::string_view name) {
   for (const CLI::App* sub : app.get_subcommands({}))
     if (sub->get_name() == name) return sub;
   return nullptr;
+}
+
+// A repository's name where a path was expected: "Qwen/Qwen3-8B", and no folder "Qwen" that it could be in.
+bool names_repository(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::exists(path, ignored) || fs::exists(fs::path(path).parent_path(), ignored) || path.ends_with(".gguf"))
+    return false;
+  try {
+    hub::parse_repo_id(path);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -39,6 +55,9 @@ void expect_model(const ModelSource& source, std::string_view option) {
   if (!source.path.empty() && !source.repo.empty())
     fail(ErrorKind::kOption, "{} and -hf: expected one of the two, found {} and {}", option, source.path, source.repo);
   if (!source.repo.empty()) hub::parse_repo_id(source.repo);  // now, not after a prompt was read or an index built
+  if (!source.path.empty() && names_repository(source.path))
+    fail(ErrorKind::kFile, "{} {}: no such file or folder; -hf {} fetches it from Hugging Face", option, source.path,
+         source.path);
 }
 
 std::string model_file(const ModelSource& source, bool progress) {

@@ -41,6 +41,60 @@ CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
   });
 }
 
+std::optional<double> parse_size(std::string_view text, SizeOf of) {
+  constexpr std::string_view kPrefixes = "kmgt";
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit_begin, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(value)) return std::nullopt;
+  const std::string unit = ascii_lower({unit_begin, static_cast<std::size_t>(end - unit_begin)});
+  if (of == SizeOf::kTokens) {
+    const double factor = unit.empty() ? 1 : unit == "k" ? 1 << 10 : unit == "m" ? 1 << 20 : 0;
+    const double tokens = value * factor;
+    return factor == 0 || tokens != std::floor(tokens) ? std::nullopt : std::optional(tokens);
+  }
+  if (unit.empty()) return of == SizeOf::kBytes ? value : value * (1 << 30);
+  if (unit == "b") return value;
+  const std::size_t power = kPrefixes.find(unit[0]);
+  const std::string_view rest = std::string_view(unit).substr(1);
+  if (power == kPrefixes.npos || (!rest.empty() && rest != "b" && rest != "i" && rest != "ib")) return std::nullopt;
+  return value * std::pow(rest == "b" ? 1000.0 : 1024.0, static_cast<double>(power + 1));
+}
+
+namespace {
+
+CLI::Validator whole_size(std::int64_t low, std::int64_t high, SizeOf of, const char* examples) {
+  return quiet([=](std::string& text) {
+    const std::optional<double> n = parse_size(text, of);
+    if (!n || *n < static_cast<double>(low) || *n > static_cast<double>(high))
+      return fmt::format("expected an integer from {} to {}, {}, found \"{}\"", low, high, examples, text);
+    text = std::to_string(static_cast<std::int64_t>(*n));
+    return std::string();
+  });
+}
+
+}  // namespace
+
+CLI::Validator tokens(std::int64_t low, std::int64_t high) {
+  return whole_size(low, high, SizeOf::kTokens, "as in 32768, 128K or 1M");
+}
+
+CLI::Validator bytes(std::int64_t low, std::int64_t high) {
+  return whole_size(low, high, SizeOf::kBytes, "as in 1048576, 512KiB or 64MB");
+}
+
+CLI::Validator gib(double low, double high) {
+  return quiet([low, high](std::string& text) {
+    const std::optional<double> bytes = parse_size(text, SizeOf::kMemory);
+    const double gib = bytes.value_or(-1) / (1 << 30);
+    if (!bytes || gib < low || gib > high)
+      return fmt::format("expected memory from {} to {} GiB, as in 16, 16GiB, 16GB or 512MiB, found \"{}\"", low, high,
+                         text);
+    text = fmt::format("{}", gib);
+    return std::string();
+  });
+}
+
 CLI::Validator number(double low, double high) {
   return quiet([low, high](std::string& text) {
     double value = 0;
@@ -105,9 +159,9 @@ std::string variable_for(const CLI::Option& option) {
 CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* help) {
   return c
       .add_option_function<double>(
-          name, [&bytes](double gib) { bytes = static_cast<std::int64_t>(gib * 1024 * 1024 * 1024); }, help)
-      ->type_name("GIB")
-      ->check(number(0.0001, 1e6));
+          name, [&bytes](double gib) { bytes = std::llround(gib * (1 << 30)); }, help)
+      ->type_name("SIZE")
+      ->transform(gib(0.0001, 1e6));
 }
 
 void name_environment(CLI::App& command) {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,20 @@ namespace mneme::cli {
 
 // Accepts integers in [low, high]; the error names the range.
 CLI::Validator whole_number(std::int64_t low, std::int64_t high);
+// The parser of sizes, whatever the option. `text` is a number and a unit, in capitals or not; null: it is none.
+//
+//   kTokens   128K, 1M: by 1,024; a number alone is tokens; the result is whole
+//   kBytes    GiB, Gi and G by 1,024, GB by 1,000, and so on for K, M and T; B, or a number alone, is bytes
+//   kMemory   the same, in bytes too; a number alone is GiB
+enum class SizeOf { kTokens, kBytes, kMemory };
+std::optional<double> parse_size(std::string_view text, SizeOf of);
+
+// For transform(): a number of tokens in [low, high], rewritten without its unit.
+CLI::Validator tokens(std::int64_t low, std::int64_t high);
+// The same of bytes.
+CLI::Validator bytes(std::int64_t low, std::int64_t high);
+// For transform(): memory of low to high GiB, rewritten as a number of GiB.
+CLI::Validator gib(double low, double high);
 // Accepts finite numbers in [low, high]; either bound may be infinite.
 CLI::Validator number(double low, double high);
 // Accepts one of these words.
@@ -32,7 +47,7 @@ CLI::Option* add_named(CLI::App& c, const std::string& name, E& value, E (*parse
       ->default_str(std::string(name_of(value)));
 }
 
-// An option in GiB of a number of bytes.
+// An option of a number of bytes, given as parse_size() reads memory.
 CLI::Option* add_gib(CLI::App& c, const char* name, std::int64_t& bytes, const char* help);
 
 // Gives every option of `command` its environment variable: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE. Each of an

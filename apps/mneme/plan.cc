@@ -30,30 +30,13 @@ using Json = nlohmann::ordered_json;
 struct PlanCommand {
   BenchModelOptions model;
   KvOptions kv;
-  std::string gpus = "1xH200", context = "128K", store = "auto";
-  std::int64_t sequences = 1;
+  std::string gpus = "1xH200", store = "auto";
+  std::int64_t context = 128 << 10, sequences = 1;
   double turnover = 0.2, correction = 0.1, host_gib = 0;
   double memory_rate = 0, link_rate = 0;  // GB/s; 0: the card's
   KvDtype kv_dtype = KvDtype::kBf16;
   bool sweep = false, json = false;
 };
-
-// "128K" and "1M" by 1,024.
-std::int64_t parse_context(const std::string& text) {
-  std::size_t used = 0;
-  std::int64_t n = 0;
-  try {
-    n = std::stoll(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(std::min(used, text.size()));
-  const std::int64_t factor = unit.empty() ? 1 : unit == "K" ? 1 << 10 : unit == "M" ? 1 << 20 : 0;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (used == 0 || factor == 0 || n < 1 || n > kMost / factor)
-    fail(ErrorKind::kOption, "--context: expected tokens, as in 32768, 128K or 1M, found \"{}\"", text);
-  return n * factor;
-}
 
 struct Prepared {
   FitSetup fit;
@@ -180,7 +163,7 @@ int plan(const PlanCommand& o) {
     fmt::print("{}\n", sweep(o, shape, gpus.card).dump(1));
     return 0;
   }
-  const Prepared p = prepare(o, shape, gpus, parse_context(o.context));
+  const Prepared p = prepare(o, shape, gpus, o.context);
   if (o.json) {
     fmt::print("{}\n", plan_json(p, o, gpus).dump(1));
   } else {
@@ -200,7 +183,8 @@ void add_plan(CLI::App& app, int& code) {
       ->capture_default_str();
   c->add_option("--context", command->context, "Tokens of each sequence: 32768, 128K, 1M")
       ->type_name("TOKENS")
-      ->capture_default_str();
+      ->default_str("128K")
+      ->transform(tokens(1, std::numeric_limits<std::int32_t>::max()));
   c->add_option("--sequences", command->sequences, "Decoded together")
       ->capture_default_str()
       ->check(whole_number(1, 1 << 16));
@@ -218,8 +202,8 @@ void add_plan(CLI::App& app, int& code) {
       ->capture_default_str()
       ->check(number(0, 1));
   c->add_option("--host-gib", command->host_gib, "Memory of a host for keys and values (default: as much as needed)")
-      ->type_name("GIB")
-      ->check(number(0, 1e6));
+      ->type_name("SIZE")
+      ->transform(gib(0, 1e6));
   c->add_option("--memory-rate", command->memory_rate, "Of the GPU's memory, as mneme doctor measured it")
       ->type_name("GB/S")
       ->check(number(1, 1e6));
@@ -228,8 +212,7 @@ void add_plan(CLI::App& app, int& code) {
       ->check(number(0.1, 1e5));
   c->add_flag("--sweep", command->sweep, "JSON for 1 to 64 of these GPUs and contexts of 8K to 4M")->group("Output");
   c->add_flag("--json", command->json, "JSON instead of text")->group("Output");
-  add_kv_options(*c, command->kv);
-  c->add_option("--method", command->kv.method, "As --kv-method")->type_name("NAME")->check(not_empty());
+  add_kv_options(*c, command->kv, "--kv-method,--method");
   c->footer("Example: mneme plan --shape llama-3.1-70b --gpus 8xH100 --context 1M --sequences 32 --method freekv");
   c->callback([command, &code] { code = plan(*command); });
 }

@@ -1,18 +1,23 @@
 #include "apps/mneme/program.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/mneme/commands.h"
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "mneme/mneme.h"
+#include "src/base/most_like.h"
 #include "src/parallel/collective.h"
 
 namespace {
@@ -25,6 +30,75 @@ int complain(int code, const std::string& message) {
   return code;
 }
 
+// The deepest subcommand that was named, and its name: "mneme bench decode".
+const CLI::App& command_of(const CLI::App& app, std::string& name) {
+  const CLI::App* command = &app;
+  name = app.get_name();
+  for (auto below = command->get_subcommands(); !below.empty(); below = command->get_subcommands()) {
+    command = below.front();
+    name += " " + command->get_name();
+  }
+  return *command;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  if (command.get_option_no_throw("--hf-repo") != nullptr) names.emplace_back("-hf");
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : command.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+std::string most_like(std::string_view name, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  return std::string(mneme::most_like(name, views));
+}
+
+// What other programs call a subcommand, and what to run here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kElsewhere = {{
+    {"chat", "mneme run -m MODEL starts a chat"},
+    {"help", "mneme --help lists the subcommands"},
+    {"version", "mneme --version tells it"},
+    {"pull", "mneme run -hf OWNER/NAME fetches a model and runs it"},
+    {"download", "mneme run -hf OWNER/NAME fetches a model and runs it"},
+    {"list", "mneme methods lists KV methods, mneme inspect shows a model"},
+    {"generate", "mneme run -m MODEL -p PROMPT answers a prompt"},
+    {"complete", "mneme run -m MODEL -p PROMPT answers a prompt"},
+    {"benchmark", "mneme bench decode times steps"},
+    {"quantize", "mneme convert IN OUT --type TYPE writes another type"},
+}};
+
+std::string unknown_command(const CLI::App& command, const std::string& name) {
+  const std::string message = fmt::format("there is no subcommand \"{}\"", name);
+  for (const auto& [word, advice] : kElsewhere)
+    if (name == word) return fmt::format("{}: {}", message, advice);
+  const std::vector<std::string> names = command_names(command);
+  if (const std::string like = most_like(name, names); !like.empty())
+    return fmt::format("{}: did you mean \"{}\"?", message, like);
+  return fmt::format("{}: expected one of {}", message, fmt::join(names, ", "));
+}
+
+// What the command does not take, in the order it was given.
+std::string unexpected(const CLI::App& command, const std::vector<std::string>& stray) {
+  if (command.get_subcommands().empty() && !command.get_subcommands({}).empty() && !stray.front().starts_with("-"))
+    return unknown_command(command, stray.front());
+  std::string message = fmt::format("unexpected argument{}: {}", stray.size() > 1 ? "s" : "", fmt::join(stray, " "));
+  const std::vector<std::string> names = option_names(command);
+  for (const std::string& argument : stray) {
+    if (!argument.starts_with("-")) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (const std::string like = most_like(name, names); !like.empty())
+      message += fmt::format("; {}: did you mean {}?", name, like);
+  }
+  return message;
+}
+
 // Help and version go to standard output and are no error.
 int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
   if (e.get_exit_code() == 0) {
@@ -32,15 +106,16 @@ int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
     if (!std::cout.flush()) return complain(kBadInput, "standard output: cannot be written");
     return code;
   }
+  std::string name;
+  const CLI::App& command = command_of(app, name);
   std::string message = e.what();
-  const auto stray = app.remaining();
-  if (app.get_subcommands().empty() && !stray.empty() && !stray.front().starts_with("-")) {
-    message = fmt::format("there is no subcommand \"{}\"", stray.front());
-  }
+  const bool strays = e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
+                      e.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  for (const CLI::App* at : {&app, &command})
+    if (const auto stray = at->remaining(); strays && !stray.empty()) message = unexpected(*at, stray);
   if (!message.empty() && message.back() == '.') message.pop_back();
   complain(kBadInput, message);
-  const auto commands = app.get_subcommands();
-  fmt::print(stderr, "mneme{} --help lists the options\n", commands.empty() ? "" : " " + commands.front()->get_name());
+  fmt::print(stderr, "{} --help lists the options\n", name);
   return kBadInput;
 }
 
@@ -65,6 +140,7 @@ int mneme::cli::run_program(int argc, char** argv) {
   mneme::cli::add_doctor(app, code);
   mneme::cli::name_environment(app);
   try {
+    if (argc == 1) throw CLI::CallForHelp();
     app.parse(argc, mneme::cli::with_long_hf(app, argc, argv).data());
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -77,8 +78,7 @@ std::string host_note(const server::ServerOptions& o, bool ranks) {
 std::optional<DiskOptions> disk_of(const ServeCommand& command) {
   if (command.disk_path.empty()) return std::nullopt;
   if (!command.server.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
-  return DiskOptions{.folder = command.disk_path,
-                     .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
+  return DiskOptions{.folder = command.disk_path, .bytes = std::llround(command.disk_gib * (1 << 30))};
 }
 void take_share(DiskOptions& disk, const Collective& world) {
   disk.folder /= fmt::format("rank{}of{}", world.rank(), world.size());
@@ -171,7 +171,7 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("--max-body-bytes", o.limits.max_body_bytes, "Largest request body")
           ->type_name("BYTES")
           ->capture_default_str()
-          ->check(whole_number(1024, std::int64_t{1} << 40)));
+          ->transform(bytes(1024, std::int64_t{1} << 40)));
   add(c.add_option("--request-timeout", o.timeouts.request_seconds, "Longest duration of a request, queueing included")
           ->type_name("SECONDS")
           ->capture_default_str()
@@ -195,7 +195,7 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                    "Context length: prompt and answer (default: the model's)")
           ->type_name("TOKENS")
-          ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+          ->transform(tokens(1, std::numeric_limits<std::int32_t>::max())));
   add(c.add_option("--parallel,--max-num-seqs", e.max_sequences, "Sequences of one step")
           ->capture_default_str()
           ->check(whole_number(1, 4096)));
@@ -203,7 +203,7 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
                    "Tokens of one step; larger speeds up prefill, smaller keeps inter-token latency low beside it")
           ->type_name("TOKENS")
           ->capture_default_str()
-          ->check(whole_number(1, 1 << 20)));
+          ->transform(tokens(1, 1 << 20)));
   add(c.add_option("--inter-token-ms", e.inter_token_ms,
                    "Shrink prefill chunks to keep this inter-token latency; 0: full chunks")
           ->type_name("MS")
@@ -227,7 +227,7 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("--default-max-tokens", o.default_max_tokens, "max_tokens of chat requests that set none")
           ->type_name("TOKENS")
           ->capture_default_str()
-          ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+          ->transform(tokens(1, std::numeric_limits<std::int32_t>::max())));
 }
 
 void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
@@ -249,9 +249,9 @@ void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
           ->type_name("FOLDER")
           ->check(not_empty()));
   add(c.add_option("--kv-disk-gib", command.disk_gib, "Size of the KV disk cache; evicts the least recently used")
-          ->type_name("GIB")
+          ->type_name("SIZE")
           ->capture_default_str()
-          ->check(number(0.0001, 1e6)));
+          ->transform(gib(0.0001, 1e6)));
   add(c.add_option("--slot-save-path", command.slot_path, "Folder for saved slots")
           ->type_name("FOLDER")
           ->check(not_empty()));

@@ -272,9 +272,13 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   check_scan(r, reasons);
   check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
-  if (const char* reason = check_region(rules_of(r, index.get())))
-    reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
-                                  unit_tokens(stage.units.prompt), reason));
+  const RegionRules rules = rules_of(r, index.get());
+  if (const char* reason = check_region(rules)) {
+    const std::int64_t least = least_budget(rules);
+    reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}{}", r.budget, r.sink, r.recent,
+                                  unit_tokens(stage.units.prompt), reason,
+                                  r.budget < least ? fmt::format(": at least {}", least) : ""));
+  }
   return reasons;
 }
 

@@ -1,8 +1,10 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <vector>
 
 #include "src/base/error.h"
+#include "src/base/most_like.h"
 #include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/recipes.h"
 
@@ -15,8 +17,8 @@ constexpr std::array kTable = {
               window},
     RecipeRow{"random", "sinks, window, and pages at random", "", "", random_units},
     RecipeRow{"oracle", "sinks, window, and the tokens with the largest true attention", "", "", oracle},
-    RecipeRow{"mneme", "pages by a sketch of their keys, one step ahead, corrected where too much attention is missing",
-              "", "", mneme_pages},
+    RecipeRow{"mneme", "pages by a sketch of keys, one step ahead, corrected where attention is missing", "", "",
+              mneme_pages},
     RecipeRow{"quest", "pages by the bound of their min-max box, at every step", "Quest (Tang et al. 2024), section 3",
               "one selection a KV head by the largest score in the group (pool=none: per query head); the open page is "
               "always attended",
@@ -40,9 +42,7 @@ constexpr std::array kTable = {
         "sinks stand before the window by a second turn of the query, not of the keys; prefill=exact reads prompts "
         "whole, positions=absolute leaves sinks where they are",
         streaming_llm},
-    RecipeRow{"refreekv",
-              "what is left of the prompt: first tokens and, layer by layer, as many of the last as the norm "
-              "of the last row's attention asks for",
+    RecipeRow{"refreekv", "what is left of the prompt: first tokens, and last ones by the attention's norm",
               "ReFreeKV, section on the stopping criterion", "first tokens left out of the norm, as in its code",
               refreekv},
     RecipeRow{
@@ -52,7 +52,7 @@ constexpr std::array kTable = {
         snapkv},
     RecipeRow{"h2o", "what is left: the last tokens and those that were attended most, so far",
               "H2O (Zhang et al. 2023), section 4", "one selection per KV head by the sum of its query heads", h2o},
-    RecipeRow{"tova", "what is left: the tokens that the last query attends most, the same in all heads of a layer",
+    RecipeRow{"tova", "what is left: tokens that the last query attends most, the same in all heads",
               "TOVA (Oren et al. 2024), section 3",
               "drops when a step is done, so that the next one reads the budget and not one token more", tova},
     RecipeRow{
@@ -68,10 +68,10 @@ constexpr std::array kTable = {
     RecipeRow{"clusterkv", "clusters of the prompt by direction, by query head, at every step",
               "ClusterKV (Liu et al. 2024), section 4",
               "every 320 tokens of an answer become clusters when they leave the window; keys are centred", clusterkv},
-    RecipeRow{"infllm", "blocks for a whole layer, in windows of prefill too, by the mean of their most attended keys",
+    RecipeRow{"infllm", "blocks for a whole layer, in prefill too, by the mean of their most attended keys",
               "InfLLM (Xiao et al. 2024), and its code",
               "what left the window since the last one began is attended beside the budget in prefill", infllm},
-    RecipeRow{"q_llm", "the same, and by the prompt's question", "Q-LLM (Li et al. 2024), and its code",
+    RecipeRow{"q_llm", "as infllm, and by the prompt's question", "Q-LLM (Li et al. 2024), and its code",
               "as infllm; the question's vector is set at its last token", q_llm},
     RecipeRow{"lm_infinite", "sinks at a capped distance and the last tokens, in prefill too",
               "LM-Infinite (Han et al. 2024)", "the cap is the window less one, and holds from the budget on",
@@ -85,8 +85,7 @@ constexpr std::array kTable = {
     RecipeRow{"adakv", "snapkv with more in heads where a layer's largest masses fall",
               "Ada-KV (Feng et al. 2024), and its code", "one selection per KV head by the mean of its query heads",
               adakv},
-    RecipeRow{"cake",
-              "snapkv by mean and variance of attention, with more in layers whose attention is spread and changes",
+    RecipeRow{"cake", "snapkv by mean and variance of attention, more in layers where it is spread",
               "CAKE (Qin et al. 2025), and its code",
               "one selection per KV head by the mean of its query heads; layers drop once all of them are read", cake},
     RecipeRow{"raas", "what is left: pages of tokens, the one gone that no step attended for longest",
@@ -108,11 +107,15 @@ std::span<const RecipeRow> recipe_table() {
 
 Recipe make_recipe(std::string_view name, const RecipeOptions& options) {
   if (const PaperForm* form = paper_form(name)) return make_paper_form(*form, options);
-  std::vector<std::string_view> names;
+  std::vector<std::string_view> names, forms;
   for (const RecipeRow& row : kTable) {
     if (row.name == name) return row.make(options);
     names.push_back(row.name);
   }
+  for (const PaperForm& form : paper_forms()) forms.push_back(form.name);
+  std::string_view like = most_like(name, names);
+  if (like.empty()) like = most_like(name, forms);
+  if (!like.empty()) fail(ErrorKind::kOption, "no KV method is called '{}': did you mean '{}'?", name, like);
   fail(ErrorKind::kOption, "no KV method is called '{}'; there are: {}", name, fmt::join(names, ", "));
 }
 

@@ -158,7 +158,8 @@ TEST(RecipeText, WhatNoTextMakesIsRefused) {
   recipe = make_recipe("quest");
   recipe.decode->index = OneBit{.group = 48};  // no group that a 1-bit index has
   EXPECT_THAT(refusal([&] { print_recipe(recipe); }), HasSubstr("no overrides"));
-  EXPECT_THAT(refusal([] { parse_recipe("qest:budget=5"); }), HasSubstr("no KV method is called 'qest'"));
+  EXPECT_THAT(refusal([] { parse_recipe("qest:budget=5"); }),
+              HasSubstr("no KV method is called 'qest': did you mean 'quest'?"));
   EXPECT_THAT(refusal([] { parse_recipe("quest:bugdet=5"); }), HasSubstr("no such key"));
   EXPECT_EQ(refusal([] { parse_recipe("quest:"); }), "");
   EXPECT_THAT(refusal([] { parse_recipe("quest:budget"); }), HasSubstr("expected KEY=VALUE"));

@@ -26,6 +26,10 @@ TEST(Presets, ReadANameAndARecipe) {
   const KvMethodOptions quest{.method = "quest", .budget = 1024};
   EXPECT_EQ(parse_preset(R"(a={"recent":64})", quest).kv.budget, 1024);
   EXPECT_FALSE(parse_preset(R"(a={"method":"fier"})", quest).kv.budget);
+  const server::Preset recipe = parse_preset("fast=freekv:budget=512,sink=32", {});
+  EXPECT_EQ(recipe.kv.method, "freekv");
+  EXPECT_EQ(recipe.kv.overrides, "budget=512,sink=32");
+  EXPECT_EQ(parse_preset("all=full", {}).kv.method, "full");
 }
 
 TEST(Presets, ErrorsNameThePreset) {
@@ -33,7 +37,7 @@ TEST(Presets, ErrorsNameThePreset) {
     return error_message(ErrorKind::kOption, [&] { parse_preset(text, {}); });
   };
   for (const char* text : {"fast", "={}", "a b={}", "a:b={}", "a/b={}"})
-    EXPECT_THAT(message(text), HasSubstr("--preset: expected NAME=JSON")) << text;
+    EXPECT_THAT(message(text), HasSubstr("--preset: expected NAME=METHOD:KEY=VALUE,... or NAME=JSON")) << text;
   EXPECT_THAT(message("fast={"), HasSubstr("--preset fast:"));
   EXPECT_THAT(message("fast=[]"), HasSubstr("--preset fast:"));
   EXPECT_THAT(message(R"(fast={"methode":"quest"})"), HasSubstr("found \"methode\""));

@@ -32,13 +32,6 @@ std::string colour(double value, double low, double high) {
   return fmt::format("#{:02x}{:02x}{:02x}", mix(0xf2, 0x08), mix(0xf6, 0x30), mix(0xfb, 0x6b));
 }
 
-std::string framed(double width, double height, const std::string& content) {
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n{2}{3}</svg>\n",
-      width, height, kPaper, content);
-}
-
 std::string map_svg(const HeatMap& m, double x0) {
   std::string svg = text_at(x0 + kLeft, 18, "start", fmt::format("{} ({:.2g} to {:.2g})", m.title, m.low, m.high));
   for (std::int32_t r = 0; r < std::ssize(m.rows); ++r) {
@@ -121,7 +114,7 @@ std::string heat_map_svg(const std::vector<HeatMap>& maps) {
     x0 += kLeft + kCell * std::max<double>(size32(m.columns), 8.0) + kRight + 60;
     height = std::max(height, kTop + kBottom + kCell * size32(m.rows));
   }
-  return framed(x0, height, content);
+  return svg_page(x0, height, content);
 }
 
 std::string bar_chart_svg(const BarChart& chart) {
@@ -134,11 +127,12 @@ std::string bar_chart_svg(const BarChart& chart) {
   }
   const auto x = [&](double v) { return kNames + kBars * v / longest; };
   std::string svg = text_at(kNames, 18, "start", chart.title);
+  double at = kNames;
   for (std::int32_t p = 0; p < std::ssize(chart.parts); ++p) {
-    const double at = kNames + kBars * p / size32(chart.parts);
     svg += fmt::format("<rect x=\"{:.1f}\" y=\"26\" width=\"9\" height=\"9\" fill=\"{}\"/>\n", at,
                        kSeriesColours[p % std::size(kSeriesColours)]);
     svg += text_at(at + 12, 35, "start", chart.parts[p]);
+    at += 12 + text_width(chart.parts[p]) + 12;
   }
   for (std::int32_t r = 0; r < std::ssize(chart.rows); ++r) {
     const double y = kTop + kLegend / 4 + kStep * r;
@@ -161,13 +155,13 @@ std::string bar_chart_svg(const BarChart& chart) {
   }
   const double height = kTop + kLegend / 4 + kStep * size32(chart.rows) + 24;
   svg += text_at(kNames, height - 8, "start", chart.x_title);
-  return framed(kNames + kBars + 60, height, svg);
+  return svg_page(kNames + kBars + 60, height, svg);
 }
 
 std::string line_chart_svg(const std::vector<LineChart>& charts) {
   std::string content;
   for (std::int32_t i = 0; i < std::ssize(charts); ++i) content += chart_svg(charts[i], kWidth * i);
-  return framed(kWidth * std::max(size32(charts), 1), kHeight, content);
+  return svg_page(kWidth * std::max(size32(charts), 1), kHeight, content);
 }
 
 }  // namespace mneme::eval

@@ -1,15 +1,17 @@
-// What every SVG figure begins with.
+// The page of every SVG figure: its size, background and styles.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace mneme::eval {
 
-// The background, the text, the axes' rules (class="rule") and marks (class="mark"), in the light and the dark theme. A
-// fill of its own overrides the text's.
-inline constexpr std::string_view kPaper =
-    "<style>svg{fill:#1f2328}.paper{fill:#fff}.rule{stroke:#ddd}.mark{stroke:#1f2328}"
-    "@media(prefers-color-scheme:dark){svg{fill:#e6edf3}.paper{fill:#0d1117}.rule{stroke:#30363d}.mark{stroke:#e6edf3}}"
-    "</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
+// An SVG of `content`, which was drawn for `width` x `height` and in texts of 11 pixels; wider and higher where a text
+// reaches beyond, so that no label is cut. The text, the axes' rules (class="rule") and marks (class="mark") follow the
+// light and the dark theme; a fill of its own overrides the text's.
+std::string svg_page(double width, double height, std::string_view content);
+
+// How wide a text is at most in a sans-serif font of `size` pixels: 0.62 of the size a character.
+double text_width(std::string_view text, double size = 11);
 
 }  // namespace mneme::eval

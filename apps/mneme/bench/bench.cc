@@ -247,7 +247,7 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
                             : "Tokens of a prompt (default 2048)")
           ->type_name("TOKENS,...")
           ->delimiter(',')
-          ->check(whole_number(o.decode ? 0 : 1, kMost)));
+          ->transform(tokens(o.decode ? 0 : 1, kMost)));
   add(c.add_option("--batch", o.cases.batches, "Sequences of one step (default 1)")
           ->type_name("N,...")
           ->delimiter(',')
@@ -292,7 +292,7 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
   add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Tokens of a prefill chunk")
           ->type_name("TOKENS")
           ->capture_default_str()
-          ->check(whole_number(1, 1 << 20)));
+          ->transform(tokens(1, 1 << 20)));
 }
 
 void add_machine_options(CLI::App& c, BenchCommand& o) {
@@ -350,7 +350,8 @@ void add_one(CLI::App& app, int& code, bool decode) {
         ->check(not_empty())
         ->group("Output");
   }
-  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
+  c->add_flag("--no-progress", options->output.no_progress,
+              "No progress bar, and no line every 10 s without a terminal")
       ->group("Output");
   c->callback([options, &code] { code = bench(*options); });
 }

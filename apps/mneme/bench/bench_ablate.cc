@@ -149,7 +149,7 @@ void add_bench_ablate(CLI::App& bench, int& code) {
   c->add_option("--depth", options->depths, "Tokens in the KV cache before the first step (default 32768)")
       ->type_name("TOKENS,...")
       ->delimiter(',')
-      ->check(whole_number(64, 1 << 24));
+      ->transform(tokens(64, 1 << 24));
   c->add_option("--batch", options->batches, "Sequences of one step (default 1)")
       ->type_name("N,...")
       ->delimiter(',')
@@ -165,7 +165,7 @@ void add_bench_ablate(CLI::App& bench, int& code) {
       ->check(CLI::Range(0.0, 1.0));
   add_kv_block_options(*c, options->kv);
   c->add_flag("--json", options->json, "Print one JSON object");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (never shown without a terminal)");
+  c->add_flag("--no-progress", options->no_progress, "No progress bar, and no line every 10 s without a terminal");
   c->callback([options, &code] { code = ablate(*options); });
 }
 

@@ -104,9 +104,9 @@ void add_bench_gather(CLI::App& bench, int& code) {
       ->delimiter(',')
       ->check(whole_number(1, 1024));
   c->add_option("--pool", options->pools, "GiB of host memory that the blocks are spread over (default 8)")
-      ->type_name("GIB,...")
+      ->type_name("SIZE,...")
       ->delimiter(',')
-      ->check(number(0.25, 1024));
+      ->transform(gib(0.25, 1024));
   c->add_option("--by", options->by, "bulk: bulk copies; loads: loads and stores (default bulk)")
       ->type_name("FORM,...")
       ->delimiter(',')

@@ -70,7 +70,7 @@ void add_bench_select(CLI::App& bench, int& code) {
       ->check(one_of({"32", "64", "128", "256"}));
   c->add_option("--kv-budget", options->budget, "Attended tokens (default 2048)")
       ->type_name("TOKENS")
-      ->check(whole_number(1, 1 << 16));
+      ->transform(tokens(1, 1 << 16));
   c->add_option("-n,--repetitions", options->times, "Timed repetitions (default 20)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "Print one JSON object");
   c->callback([options, &code] { code = select(*options); });

@@ -17,6 +17,7 @@
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_report.h"
 #include "apps/mneme/commands.h"
+#include "apps/mneme/kv_options.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
@@ -216,15 +217,19 @@ void add_load_options(CLI::App& c, BenchServe& o) {
   add(c.add_option("--prompt-tokens,--input-len", o.load.prompt_tokens, "Prompt lengths, used in turn (default 512)")
           ->type_name("TOKENS,...")
           ->delimiter(',')
-          ->check(whole_number(1, kMost)));
+          ->transform(tokens(1, kMost)));
   add(c.add_option("--output-tokens,--output-len", o.load.output_tokens, "Tokens of an answer")
+          ->type_name("TOKENS")
           ->capture_default_str()
-          ->check(whole_number(1, kMost)));
+          ->transform(tokens(1, kMost)));
   add(c.add_option("--shared-tokens,--prefix-len", o.load.shared_tokens, "Tokens of the prefix that all prompts share")
+          ->type_name("TOKENS")
           ->capture_default_str()
-          ->check(whole_number(0, kMost)));
-  add(c.add_option("--kv", o.load.kv, "The requests' field kv: '{\"method\": \"quest\", \"budget\": 1024}'")
-          ->type_name("JSON"));
+          ->transform(tokens(0, kMost)));
+  add(c.add_option(
+           "--kv", o.load.kv,
+           "How requests attend: quest:budget=1024, or their field kv: '{\"method\": \"quest\", \"budget\": 1024}'")
+          ->type_name("NAME[:K=V,...]|JSON"));
   add(c.add_option("-s,--seed", o.load.seed, "Seed of prompts and gaps")->capture_default_str());
   for (const auto& [name, field, words] :
        {std::tuple("--ttft-ms", &o.ttft_ms, "Goodput counts answers with TTFT up to this; 0: any"),
@@ -236,16 +241,28 @@ void add_load_options(CLI::App& c, BenchServe& o) {
 
 }  // namespace
 
+namespace {
+
+// The field kv of requests that attend by this recipe. Errors  kOption: as parse_recipe().
+std::string kv_field(const std::string& text) {
+  const MethodText method = parse_method(text);
+  parse_recipe(method.settings.empty() ? method.name : method.name + ':' + method.settings);
+  return nlohmann::json{{"method", method.name}, {"overrides", method.settings}}.dump();
+}
+
+}  // namespace
+
 void add_bench_serve(CLI::App& bench, int& code) {
   auto options = std::make_shared<BenchServe>();
   CLI::App* c = bench.add_subcommand("serve", "Load-test a server: latencies, throughput, goodput");
   add_target_options(*c, *options);
   add_load_options(*c, *options);
   c->add_flag("--json", options->json, "Print one JSON object")->group("Output");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (never shown without a terminal)")
+  c->add_flag("--no-progress", options->no_progress, "No progress bar, and no line every 10 s without a terminal")
       ->group("Output");
   c->footer("Example: mneme bench serve -m models/needle-27m-q8_0.gguf -n 64 --max-concurrency 8 --prompt-tokens 64");
   c->callback([options, &code] {
+    if (!options->load.kv.empty() && !options->load.kv.starts_with('{')) options->load.kv = kv_field(options->load.kv);
     if (!options->load.kv.empty() && !nlohmann::json::accept(options->load.kv))
       fail(ErrorKind::kOption, "--kv: not JSON: {}", options->load.kv);
     code = bench_serve(*options);

@@ -82,6 +82,11 @@ struct Outlook {
   double prefill = 0;                        // tokens/s over a prompt of the context; 0: the type was not measured
 };
 
+// What this process may have, and what is free of it now: more would end by the kernel's out-of-memory killer.
+std::int64_t usable_bytes(const Machine& m) {
+  return m.memory_available > 0 ? std::min(m.memory_limit, m.memory_available) : m.memory_limit;
+}
+
 // Upper bounds: memory read as fast as it was, GEMMs as fast as they were, attention of prompts as GEMMs.
 Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machine& machine, const Rates& rates) {
   Outlook out{.shape = shape};
@@ -95,7 +100,7 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   out.kv_bytes = kv_bytes(out.shape, out.context, out.batch, out.kv_dtype);
   out.activation_bytes = activation_estimate(c, std::max(kChunkTokens, out.batch), out.batch);
   out.needed = out.shape.weight_bytes + out.kv_bytes + out.activation_bytes;
-  out.fits = out.needed <= machine.memory_limit;
+  out.fits = out.needed <= usable_bytes(machine);
 
   const auto step = real(out.shape.step_weight_bytes);
   std::int64_t all_layers = 0;  // tokens that a step attends, over layers
@@ -130,8 +135,7 @@ std::string machine_text(const Machine& m, const Rates& r, int threads) {
   line("memory", fmt::format("{}, {} available; this process may have {}", size_text(m.memory_bytes),
                              size_text(m.memory_available), size_text(m.memory_limit)));
   line("reads, 1 thread", fmt::format("{:.1f} GB/s", r.one_thread / 1e9));
-  line(fmt::format("reads, {} thread{}", threads, threads == 1 ? "" : "s"),
-       fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
+  if (threads > 1) line(fmt::format("reads, {} threads", threads), fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
   if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
   for (const auto& [type, rate] : r.gemms)
     line(fmt::format("GEMM, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
@@ -151,10 +155,10 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
                    o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token), dtype_name(o.kv_dtype)));
   line("activations", size_text(o.activation_bytes));
   line("needed", fmt::format("{}: {}", size_text(o.needed),
-                             o.fits ? "fits" : fmt::format("does not fit into {}", size_text(m.memory_limit))));
+                             o.fits ? "fits" : fmt::format("does not fit into {}", size_text(usable_bytes(m)))));
   line("decode, at most",
        fmt::format("{:.1f} tokens/s at the start, {:.1f} with the context full", o.decode_empty, o.decode_full));
-  if (o.prefill > 0) line("prefill, at most", fmt::format("{:.0f} tokens/s over the whole context", o.prefill));
+  if (o.prefill > 0) line("prefill, at most", prefill_text(o.prefill, o.context));
   return out;
 }
 
@@ -187,13 +191,13 @@ Json outlook_json(const Outlook& o, const std::string& name) {
 }
 
 DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Machine& machine) {
-  return device_outlooks(device, o.shape, o.context, o.batch, machine.memory_limit, o.kv_dtype);
+  return device_outlooks(device, o.shape, o.context, o.batch, usable_bytes(machine), o.kv_dtype);
 }
 
 // For the first GPU, which --device cuda takes; without one, for the CPU.
 Recommendation recommend(const Outlook& o, const std::vector<DoctorDevice>& devices, const Machine& machine,
                          const Rates& rates) {
-  const Wanted wanted{.context = o.context, .sequences = o.batch, .host_bytes = machine.memory_limit};
+  const Wanted wanted{.context = o.context, .sequences = o.batch, .host_bytes = usable_bytes(machine)};
   return devices.empty() ? recommend_on_cpu(o.shape, wanted, rates.all_threads)
                          : recommend_on_device(devices.front(), o.shape, wanted);
 }
@@ -246,7 +250,7 @@ void add_doctor(CLI::App& app, int& code) {
   group(c->add_option("-c,--max-model-len,--ctx-size", options->context,
                       "Context length: prompt and answer (default: the model's)")
             ->type_name("TOKENS")
-            ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+            ->transform(tokens(1, std::numeric_limits<std::int32_t>::max())));
   group(c->add_option("--batch", options->batch, "Concurrent sequences")
             ->capture_default_str()
             ->check(whole_number(1, 4096)));

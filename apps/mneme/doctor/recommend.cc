@@ -100,14 +100,77 @@ std::string faster_of(const Form& form, const BenchShape& shape, const Wanted& w
   if (!fits(f, card)) return "";
   const double then = throughput(f, card).tokens_per_second;
   return then < 1.1 * now ? ""
-                          : fmt::format("--kv-method {}: reads a part of them, about {:.0f} tokens/s",
-                                        auto_method(true, true), then);
+                          : fmt::format("--kv-method {}: reads a part of them, about {} tokens/s",
+                                        auto_method(true, true), rate_text(then));
 }
 
-std::string cpu_faster(const BenchShape& shape, double weights, double kv) {
-  return kv < weights || !method_plan(shape, DType::kBF16)
+// ---- on the CPU
+
+constexpr double kSlow = 1.0;   // tokens a second of a sequence, below which nobody reads along
+constexpr double kGain = 1.2;   // of a method over full attention, below which exact answers are worth more
+constexpr double kHour = 3600;  // seconds
+
+// What stays free beside what is computed here: the program itself, and whatever else starts on the machine.
+std::int64_t margin_of(std::int64_t host_bytes) {
+  return std::max<std::int64_t>(1 << 30, host_bytes / 20);
+}
+
+// Keys, values and index that a step of one sequence reads under a plan, of `context` tokens.
+double method_bytes(const Plan& plan, const BenchShape& shape, std::int64_t context) {
+  const MethodShape& of = plan.shape;
+  const double token = real(of.attention().token_bytes()) * of.n_kv_heads,
+               index = plan.index_bytes_per_token() * of.n_kv_heads;
+  double bytes = 0;
+  for (std::int32_t l = 0; l < shape.config.n_layers; ++l) {
+    const std::int64_t window = of.window_of(l), seen = window > 0 ? std::min(window, context) : context;
+    const std::int64_t attended = plan.compressed(l) ? std::min<std::int64_t>(plan.rules.budget, seen) : seen;
+    bytes += real(attended) * token + (plan.compressed(l) ? real(seen) * index : 0);
+  }
+  return bytes;
+}
+
+// The largest context, in whole thousands of tokens, that so much memory holds for each sequence in 8 bits; 0: none.
+std::int64_t context_that_fits(const BenchShape& shape, std::int64_t room, const Wanted& w) {
+  std::int64_t low = 0, high = w.context >> 10;
+  while (low < high) {
+    const std::int64_t middle = (low + high + 1) / 2;
+    if (kv_bytes(shape, middle << 10, w.sequences, DType::kInt8) <= room)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low << 10;
+}
+
+std::string smaller_context(const BenchShape& shape, std::int64_t room, const Wanted& w) {
+  const std::int64_t context = context_that_fits(shape, room, w);
+  return context == 0
              ? ""
-             : fmt::format("--kv-method {}: reads a part of them, faster", auto_method(true, true));
+             : fmt::format("-c {} --kv-cache-dtype int8 without a file: so many tokens fit the memory", context);
+}
+
+// Full attention where all keys and values fit the memory; or a method, where that alone is bearable.
+Recommendation in_memory(const BenchShape& shape, const Wanted& w, double read_rate, DType dtype, std::int64_t most) {
+  const std::string method(auto_method(true, true));
+  const double n = real(w.sequences), weights = real(shape.step_weight_bytes);
+  const double kv = real(kv_bytes(shape, w.context, w.sequences, dtype));
+  const auto plan = method_plan(shape, dtype);
+  const double full = n * read_rate / (weights + kv);
+  const double part = plan ? n * read_rate / (weights + n * method_bytes(*plan, shape, w.context)) : 0;
+  const bool reads_part = full < kSlow * n && part >= kGain * full;
+  Recommendation r{
+      .options = {"--device cpu", fmt::format("--kv-method {}", reads_part ? method : "full"),
+                  fmt::format("--kv-cache-dtype {}", dtype_name(dtype)), fmt::format("--max-num-seqs {}", w.sequences),
+                  fmt::format("-c {}", w.context)},
+      .reason = fmt::format("keys and values fit the memory{}, {}", is_eight_bit(dtype) ? " in 8 bits" : "",
+                            reads_part ? fmt::format("and full attention would give {} tokens/s", rate_text(full))
+                                       : "and every step reads all of them"),
+      .most_sequences = most,
+      .tokens_per_second = reads_part ? part : full};
+  if (w.sequences > 1) r.options.push_back(fmt::format("--kv-offloading-size {:.0f}", std::ceil(kv / kGib)));
+  if (!reads_part && part >= kGain * full)
+    r.faster = fmt::format("--kv-method {}: reads a part of them, about {} tokens/s", method, rate_text(part));
+  return r;
 }
 
 }  // namespace
@@ -150,35 +213,20 @@ Recommendation recommend_on_device(const DoctorDevice& device, const BenchShape&
 }
 
 Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, double read_rate) {
-  const auto fixed = [&](std::int64_t n) {
-    return shape.weight_bytes + activation_estimate(shape.config, std::max<std::int64_t>(kStepRows, n), n);
-  };
-  const std::int64_t room = wanted.host_bytes - fixed(wanted.sequences);
+  const std::int64_t fixed =
+      shape.weight_bytes +
+      activation_estimate(shape.config, std::max<std::int64_t>(kStepRows, wanted.sequences), wanted.sequences);
+  const std::int64_t room = wanted.host_bytes - margin_of(wanted.host_bytes) - fixed;
   if (room <= 0) return {.reason = "the weights do not fit: a smaller type (mneme convert)"};
-  const auto sized = [&](DType dtype) {
-    const std::int64_t one = kv_bytes(shape, wanted.context, 1, dtype);
-    Recommendation r{
-        .options = {"--device cpu", "--kv-method full", fmt::format("--kv-cache-dtype {}", dtype_name(dtype)),
-                    fmt::format("--max-num-seqs {}", wanted.sequences), fmt::format("-c {}", wanted.context)},
-        .most_sequences = room / one};
-    if (wanted.sequences > 1)
-      r.options.push_back(fmt::format("--kv-offloading-size {:.0f}", std::ceil(real(one * wanted.sequences) / kGib)));
-    const double kv = real(one * wanted.sequences);
-    r.tokens_per_second = real(wanted.sequences) * read_rate / (real(shape.step_weight_bytes) + kv);
-    r.faster = cpu_faster(shape, real(shape.step_weight_bytes), kv);
-    return r;
-  };
   for (const DType dtype : {DType::kBF16, DType::kInt8}) {
-    Recommendation r = sized(dtype);
-    if (r.most_sequences < wanted.sequences) continue;
-    r.reason = fmt::format("keys and values fit the memory{}, and every step reads all of them",
-                           dtype == DType::kInt8 ? " in 8 bits" : "");
-    return r;
+    const std::int64_t most = room / kv_bytes(shape, wanted.context, 1, dtype);
+    if (most >= wanted.sequences) return in_memory(shape, wanted, read_rate, dtype, most);
   }
   const std::int64_t kv = kv_bytes(shape, wanted.context, wanted.sequences, DType::kInt8, true),
                      memory = room / (1 << 30), all = 1 + kv / (1 << 30);
   Recommendation r{.reason = "keys and values do not fit the memory: the coldest lie in a file, and a method reads few",
-                   .most_sequences = wanted.sequences};
+                   .most_sequences = wanted.sequences,
+                   .faster = smaller_context(shape, room, wanted)};
   r.options = {"--device cpu",
                fmt::format("--kv-method {}", auto_method(true, true)),
                "--kv-cache-dtype int8",
@@ -190,6 +238,21 @@ Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, d
   return r;
 }
 
+std::string rate_text(double rate) {
+  return rate >= 10 ? fmt::format("{:.0f}", rate) : fmt::format("{:.2g}", rate);
+}
+
+std::string prefill_text(double tokens_per_second, std::int64_t context) {
+  std::string text = fmt::format("{} tokens/s over the whole context", rate_text(tokens_per_second));
+  const double seconds = real(context) / tokens_per_second;
+  if (seconds < kHour) return text;
+  return text +
+         fmt::format(
+             ": {} hours for a prompt of {} tokens. A smaller -c or weights of a smaller type (mneme convert) take "
+             "less; --save-session keeps what was read",
+             rate_text(seconds / kHour), context);
+}
+
 std::string recommendation_text(const Recommendation& r) {
   std::string out;
   const auto line = [&out](std::string_view what, const std::string& value) {
@@ -199,8 +262,8 @@ std::string recommendation_text(const Recommendation& r) {
   if (r.options.empty()) return out;
   line("  because", r.reason);
   if (r.tokens_per_second > 0)
-    line("  gives", fmt::format("about {:.0f} tokens/s with the context full; room for {} such sequences",
-                                r.tokens_per_second, r.most_sequences));
+    line("  gives", fmt::format("about {} tokens/s with the context full; room for {} such sequences",
+                                rate_text(r.tokens_per_second), r.most_sequences));
   if (!r.faster.empty()) line("  or", r.faster);
   return out;
 }
@@ -209,7 +272,8 @@ nlohmann::ordered_json recommendation_json(const Recommendation& r) {
   return {{"options", r.options},
           {"reason", r.reason},
           {"most_sequences", r.most_sequences},
-          {"decode_tokens_per_second_when_full", r.tokens_per_second},
+          {"decode_tokens_per_second_when_full",
+           r.tokens_per_second > 0 ? nlohmann::ordered_json(r.tokens_per_second) : nlohmann::ordered_json()},
           {"faster", r.faster}};
 }
 

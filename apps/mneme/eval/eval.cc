@@ -92,14 +92,11 @@ void add_eval(CLI::App& app, int& code) {
   CLI::App* c = app.add_subcommand("eval", "Measure right answers, bytes and time of KV methods");
   const auto o = std::make_shared<EvalCommand>();
   add_eval_options(*c, o->setup);
-  c->add_option("--methods", o->methods,
-                "KV methods, with overrides as freekv:tau=0.9/pool=maxS (mneme methods lists them)")
-      ->delimiter(',')
-      ->type_name("NAME,...")
-      ->capture_default_str();
+  add_method_list(*c, "--methods", o->methods,
+                  "KV methods, with settings as freekv:tau=0.9,pool=maxS (mneme methods lists them)");
   c->add_option("--budgets", o->budgets, "Tokens that a step attends, all included")
       ->delimiter(',')
-      ->check(whole_number(1, 1 << 30))
+      ->transform(tokens(1, 1 << 30))
       ->type_name("TOKENS,...")
       ->capture_default_str();
   c->add_option("--audit", o->setup.engine.audit_every, "Compute true attention too at every n-th step; 0: never")

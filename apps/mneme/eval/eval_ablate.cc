@@ -127,7 +127,7 @@ void add_eval_ablate(CLI::App& app, int& code) {
   add_eval_options(*c, o->setup);
   c->add_option("--sets", o->sets, "Of: " + set_names() + " (default: all)")->delimiter(',')->type_name("NAME,...");
   c->add_option("--budget", o->budget, "Tokens that a step attends, all included")
-      ->check(whole_number(1, 1 << 30))
+      ->transform(tokens(1, 1 << 30))
       ->type_name("TOKENS")
       ->capture_default_str();
   c->add_option("--tau", o->tau, "Threshold of the gate (default: calibrated first, for 10 to 20 % corrections)")

@@ -66,7 +66,7 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_option("--tasks", o.tasks, "Of: " + task_names())->delimiter(',')->type_name("NAME,...")->capture_default_str();
   c.add_option("--lengths", o.lengths, "Tokens of the context")
       ->delimiter(',')
-      ->check(whole_number(256, 1 << 30))
+      ->transform(tokens(256, 1 << 30))
       ->type_name("TOKENS,...")
       ->capture_default_str();
   c.add_option("--contexts", o.contexts, "Contexts per task and length; each has several questions")
@@ -81,7 +81,7 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_option("-c,--max-model-len,--ctx-size", o.engine.context,
                "Context length: context and answer (default: what the lengths need, at most the model's)")
       ->type_name("TOKENS")
-      ->check(whole_number(1, std::numeric_limits<std::int32_t>::max()));
+      ->transform(tokens(1, std::numeric_limits<std::int32_t>::max()));
   c.add_option("--prose", o.prose, "Text files that contexts are cut from (default: generated prose)")
       ->type_name("FILE");
   c.add_option("--seed", o.seed, "Seed of contexts and questions")->capture_default_str();

@@ -255,7 +255,7 @@ void add_eval_similarity(CLI::App& app, int& code) {
       ->capture_default_str();
   c->add_option("--selected,--chosen", o->options.budgets, "Tokens that an index selects")
       ->delimiter(',')
-      ->check(whole_number(1, 1 << 20))
+      ->transform(tokens(1, 1 << 20))
       ->type_name("TOKENS,...")
       ->capture_default_str();
   c->callback([o, &code] { code = run_similarity(*o); });

@@ -50,10 +50,7 @@ void add_eval_hits(CLI::App& app, int& code) {
   CLI::App* c = app.add_subcommand("hits", "Count hits of a method's selections in device caches of several sizes");
   const auto o = std::make_shared<HitsCommand>();
   add_eval_options(*c, o->setup);
-  c->add_option("--methods", o->methods, "Methods that select; overrides as freekv:tau=0.6/pool=maxS")
-      ->delimiter(',')
-      ->type_name("NAME,...")
-      ->capture_default_str();
+  add_method_list(*c, "--methods", o->methods, "Methods that select; settings as freekv:tau=0.6,pool=maxS");
   c->add_option("--slots", o->slots, "Cache slots, as multiples of a selection")
       ->delimiter(',')
       ->check(number(0, 1024))

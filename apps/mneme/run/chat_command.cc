@@ -39,7 +39,7 @@ std::string file_name(std::string_view given) {
 ChatLine parse_chat_line(std::string_view line) {
   const std::string_view text = trimmed(line);
   if (text.empty()) return {};
-  if (!line.starts_with('/')) return {Kind::kQuestion, std::string(text)};
+  if (!line.starts_with('/') || text.find('\n') != text.npos) return {Kind::kQuestion, std::string(text)};
   const std::size_t end = std::min(text.find_first_of(" \t"), text.size());
   const std::string_view name = text.substr(0, end), argument = trimmed(text.substr(end));
   const auto command =
@@ -63,8 +63,8 @@ std::string chat_help() {
   for (const Command& c : kCommands)
     text += fmt::format("{:<15} {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
   return text +
-         "A line that ends with \\ goes on in the next one. Ctrl-C ends an answer; at an empty prompt, twice, the "
-         "program.\n";
+         "A line that ends with \\ goes on in the next one; \"\"\" begins a question of several lines and ends it; a "
+         "paste is one question.\nCtrl-C ends an answer; at an empty prompt, twice, the program.\n";
 }
 
 }  // namespace mneme::cli

@@ -12,7 +12,7 @@ struct ChatLine {
   std::string text;  // the question, the file's name, or what is wrong with the line
 };
 
-// A line that begins with / is a command, any other a question. Trims spaces; expands "~/" in file names.
+// A single line that begins with / is a command, anything else a question. Trims spaces; expands "~/" in file names.
 ChatLine parse_chat_line(std::string_view line);
 
 // The commands, one per line.

@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <cwctype>
 #include <string_view>
 #include <utility>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #ifdef MNEME_LINE_EDITING
 #include <histedit.h>
@@ -104,7 +106,7 @@ class PromptInterrupt {
 };
 
 // One character from the terminal: 1; 0 at its end; -1 after Ctrl-C. libedit's own reader tries again after a signal.
-int read_key(EditLine*, wchar_t* key) {
+int read_character(wchar_t* key) {
   std::mbstate_t state{};
   for (;;) {
     pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {g_wake[0], POLLIN, 0}};
@@ -120,6 +122,54 @@ int read_key(EditLine*, wchar_t* key) {
     if (used != static_cast<std::size_t>(-1)) return 1;
     state = {};  // no character at all: left out
   }
+}
+
+// Bracketed paste (terminal mode 2004): a terminal puts marks around what is pasted. It stays on between prompts, so that
+// a paste during an answer is one question too.
+constexpr const char* kPasteOn = "\x1b[?2004h";
+constexpr const char* kPasteOff = "\x1b[?2004l";
+constexpr std::wstring_view kPasteBegin = L"\x1b[200~";
+constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
+
+// Of a pasted text: line ends as '\n', without those at its end; no other control characters, which would be keys here
+// and commands to the terminal that shows them.
+std::wstring pasted_text(std::wstring_view keys) {
+  std::wstring text;
+  for (const wchar_t key : keys) {
+    if (key == L'\r' || key == L'\n')
+      text += L'\n';
+    else if (key == L'\t' || std::iswcntrl(key) == 0)
+      text += key;
+  }
+  text.erase(text.find_last_not_of(L'\n') + 1);
+  return text;
+}
+
+// Inserts all of a paste, line ends included. Its last mark is read, and nothing after it. Returns as read_character().
+int insert_paste(EditLine* edit) {
+  std::wstring keys;
+  while (!keys.ends_with(kPasteEnd)) {
+    wchar_t key = 0;
+    if (const int n = read_character(&key); n <= 0) return n;
+    keys += key;
+  }
+  keys.resize(keys.size() - kPasteEnd.size());
+  if (const std::wstring text = pasted_text(keys); !text.empty()) el_winsertstr(edit, text.c_str());
+  return 1;
+}
+
+// The next key. The mark that begins a paste is bound to drawing the line again: before its last character is returned,
+// the paste is inserted. A function of our own, bound to the mark, would do; libedit never frees its name.
+int read_key(EditLine* edit, wchar_t* key) {
+  static std::wstring mark;
+  const int n = read_character(key);
+  if (n <= 0) return n;
+  if (*key == kPasteBegin.front()) mark.clear();
+  mark += *key;
+  if (!kPasteBegin.starts_with(mark)) mark.clear();
+  if (mark != kPasteBegin) return n;
+  mark.clear();
+  return insert_paste(edit);
 }
 
 class TerminalReader final : public LineReader {
@@ -142,9 +192,14 @@ class TerminalReader final : public LineReader {
     el_set(edit_.get(), EL_PROMPT, &TerminalReader::prompt_of);
     el_set(edit_.get(), EL_GETCFN, &read_key);
     el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(edit_.get(), EL_BIND, "\\e[200~", "ed-redisplay", nullptr);
     el_source(edit_.get(), nullptr);  // ~/.editrc
+    show(kPasteOn);
   }
-  ~TerminalReader() override { save_history(); }
+  ~TerminalReader() override {
+    show(kPasteOff);
+    save_history();
+  }
   TerminalReader(const TerminalReader&) = delete;
   TerminalReader& operator=(const TerminalReader&) = delete;
 
@@ -170,6 +225,10 @@ class TerminalReader final : public LineReader {
   bool interactive() const override { return true; }
 
  private:
+  static void show(const char* keys) {
+    std::fputs(keys, stderr);
+    std::fflush(stderr);
+  }
   static char* prompt_of(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -213,20 +272,42 @@ std::unique_ptr<LineReader> make_line_reader([[maybe_unused]] const fs::path& hi
   return std::make_unique<PlainReader>();
 }
 
+namespace {
+
+constexpr std::string_view kBlock = "\"\"\"";
+
+// A block ends with a second mark, in whatever line.
+bool is_open_block(std::string_view entry) {
+  return entry.starts_with(kBlock) && (entry.size() < 2 * kBlock.size() || !trimmed(entry).ends_with(kBlock));
+}
+
+std::string without_block_marks(std::string_view entry) {
+  entry.remove_prefix(kBlock.size());
+  if (const std::string_view rest = trimmed(entry); rest.ends_with(kBlock))
+    entry = entry.substr(0, entry.rfind(kBlock));
+  return '\n' + std::string(entry);  // a question, even where it begins with /
+}
+
+}  // namespace
+
 LineReader::End next_entry(LineReader& reader, std::string& entry) {
   entry.clear();
   std::string line;
   for (const char* prompt = "> ";; prompt = ". ") {
     const LineReader::End end = reader.next(prompt, line);
-    // What a backslash promised to go on is complete where the input ends.
-    if (end == LineReader::End::kEnd && !entry.empty()) return LineReader::End::kLine;
-    if (end != LineReader::End::kLine) return end;
-    if (!line.ends_with('\\')) {
-      entry += line;
-      return LineReader::End::kLine;
+    if (end == LineReader::End::kInterrupt) return end;
+    // What a backslash or a block promised to go on is complete where the input ends.
+    const bool ends = end == LineReader::End::kEnd;
+    if (ends && entry.empty()) return end;
+    if (!ends) entry += line;
+    const bool block = reader.interactive() && entry.starts_with(kBlock);
+    if (block && !ends && is_open_block(entry)) {
+      entry += '\n';
+      continue;
     }
-    line.back() = '\n';
-    entry += line;
+    if (block) entry = without_block_marks(entry);
+    if (ends || block || !entry.ends_with('\\')) return LineReader::End::kLine;
+    entry.back() = '\n';
   }
 }
 

@@ -23,7 +23,8 @@ class LineReader {
 // now and writes it in the destructor; empty: no file.
 std::unique_ptr<LineReader> make_line_reader(const std::filesystem::path& history);
 
-// Lines are joined where one ends with a backslash.
+// Lines are joined where one ends with a backslash, and on a terminal from one that begins with """ to one that ends with
+// it. On a terminal a line may hold line ends: a paste is one.
 LineReader::End next_entry(LineReader& reader, std::string& entry);
 
 // $XDG_STATE_HOME/mneme/history, or ~/.local/state/mneme/history; empty where neither is known.

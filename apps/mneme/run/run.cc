@@ -150,11 +150,12 @@ ModelFile open_model(RunOptions& options) {
   return file;
 }
 
-// The context that this run needs, and how long its answer may become.
-void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
+// The context that this run needs, and how long its answer may become. Returns the tokens of the turn's prompt: counting
+// them again would take as long as tokenising the document.
+std::int64_t fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
   const bool saves = !options.session.path.empty() || !options.session.save_path.empty();
   const std::int64_t before = options.session.path.empty() ? 0 : saved_session(options.session.path).tokens;
-  const std::int64_t prompt = before + file.count_tokens(turn, options.prompt.ask());
+  const std::int64_t added = file.count_tokens(turn, options.prompt.ask()), prompt = before + added;
   const std::int64_t made_for = file.info().context;
   const std::int64_t context = options.engine.context > 0 ? options.engine.context : made_for;
   const std::int64_t wanted = options.max_tokens.value_or(1);
@@ -173,6 +174,7 @@ void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
       options.max_tokens.value_or(count32(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
   // A session that is to go on another time keeps all that the model can take.
   if (options.engine.context == 0 && !saves) options.engine.context = prompt + options.generation.max_tokens;
+  return added;
 }
 
 // Starts the model, and notes what is known of it then.
@@ -216,14 +218,13 @@ int run(RunOptions options) {
   if (wants_chat(options)) return run_chat(std::move(options));
   const Turn turn = turn_of(options.prompt);
   ModelFile file = open_model(options);
-  fit_context(file, turn, options);
+  const std::int64_t prompt_tokens = fit_context(file, turn, options);
   options.engine.max_sequences = 1;
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.output.no_progress));
   RunReport report;
   AskOptions how = options.prompt.ask();
   how.question_span = span_of(options.prompt, turn);
-  const std::int64_t prompt_tokens = file.count_tokens(turn, how);
   const LanguageModel model = start_model(std::move(file), options, bar, report);
 
   const InterruptGuard interrupt;
@@ -275,7 +276,7 @@ void add_answer_options(CLI::App& c, RunOptions& o) {
   group(c.add_option("-n,--max-tokens", o.max_tokens,
                      fmt::format("Longest answer (default {}, or what the context leaves)", kDefaultMaxTokens))
             ->type_name("TOKENS")
-            ->check(whole_number(1, std::numeric_limits<int>::max())));
+            ->transform(tokens(1, std::numeric_limits<int>::max())));
   group(c.add_option("--stop", o.generation.stop, "Stop string; repeat for several")
             ->type_name("TEXT")
             ->allow_extra_args(false)
@@ -293,7 +294,7 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
             ->check(number(0, kMaxFloat)));
   group(c.add_option("-k,--top-k", s.top_k, "Sample from the k likeliest tokens; 0: all")
             ->type_name("TOKENS")
-            ->check(whole_number(0, std::numeric_limits<int>::max())));
+            ->transform(tokens(0, std::numeric_limits<int>::max())));
   group(c.add_option("--top-p", s.top_p, "Sample from the fewest tokens whose probabilities reach this sum; 1: all")
             ->check(number(0, 1)));
   group(c.add_option("--min-p", s.min_p, "Drop tokens below this share of the likeliest token's probability; 0: none")
@@ -316,14 +317,14 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                      "Context length: prompt and answer (default: what this run needs)")
             ->type_name("TOKENS")
-            ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+            ->transform(tokens(1, std::numeric_limits<std::int32_t>::max())));
   add_kv_room_options(c, e);
   add_machine_options(c, e, o.no_pin);
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
                      "Tokens of a prefill chunk; larger is faster and takes more memory")
             ->type_name("TOKENS")
             ->capture_default_str()
-            ->check(whole_number(1, 1 << 20)));
+            ->transform(tokens(1, 1 << 20)));
   group(c.add_option("--question", o.prompt.question_path,
                      "Read the question by prefill, with the document, or by decode steps, one token each")
             ->type_name("PATH")
@@ -370,7 +371,8 @@ void add_run(CLI::App& app, int& code) {
   c->add_flag("--stats", options->output.stats, "Print tokens, seconds, tokens/s and memory to standard error")
       ->group("Output");
   c->add_flag("--json", options->output.json, "Print one JSON object: answer and statistics")->group("Output");
-  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (never shown without a terminal)")
+  c->add_flag("--no-progress", options->output.no_progress,
+              "No progress bar, and no line every 10 s without a terminal")
       ->group("Output");
   c->footer(
       "Only the answer goes to standard output. Ctrl-C ends the answer; twice, the program.\n"

@@ -53,6 +53,11 @@ Region list_region_at(const RegionRules& rules, std::int32_t n_tokens, std::int3
   return r;
 }
 
+std::int64_t least_budget(const RegionRules& rules) {
+  const std::int64_t window = std::max({rules.recent, rules.unit_tokens, rules.entry_tokens});
+  return rules.sink + window + rules.unit_tokens;
+}
+
 const char* check_region(const RegionRules& rules) {
   if (rules.budget < 1) return "the budget must be at least one token";
   if (rules.sink < 0 || rules.recent < 0) return "sink and recent cannot be negative";
@@ -62,8 +67,7 @@ const char* check_region(const RegionRules& rules) {
   if (larger % smaller != 0) return "the unit's tokens and the index's group must divide one another";
   if (rules.sink % rules.unit_tokens != 0) return "sink must be a multiple of the unit's tokens";
   if (rules.recent % rules.unit_tokens != 0) return "recent must be a multiple of the unit's tokens";
-  const std::int64_t window = std::max<std::int64_t>(rules.recent, larger);
-  if (std::int64_t{rules.sink} + window + rules.unit_tokens > rules.budget)
+  if (least_budget(rules) > rules.budget)
     return "the budget leaves no room to select: it must hold sink, recent (at least one unit, and one group of the "
            "index) and one unit more";
   return nullptr;

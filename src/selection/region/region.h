@@ -45,5 +45,7 @@ Region list_region_at(const RegionRules& rules, std::int32_t n_tokens, std::int3
 
 // Null when the rules are valid; else the reason, for the user.
 const char* check_region(const RegionRules& rules);
+// The smallest budget that leaves a unit to select beside these sinks and this window.
+std::int64_t least_budget(const RegionRules& rules);
 
 }  // namespace mneme

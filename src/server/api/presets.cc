@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "mneme/recipe.h"
 #include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/recipes/override.h"
@@ -53,10 +54,18 @@ Preset parse_preset(std::string_view text, const KvMethodOptions& defaults) {
   const std::string name(text.substr(0, equals));
   if (equals == std::string_view::npos || !names_a_preset(name)) {
     fail(ErrorKind::kOption,
-         "--preset: expected NAME=JSON, as in fast={{\"method\":\"freekv\",\"budget\":2048}}, found \"{}\"",
+         "--preset: expected NAME=METHOD:KEY=VALUE,... or NAME=JSON, as in fast=freekv:budget=2048 or "
+         "fast={{\"method\":\"freekv\",\"budget\":2048}}, found \"{}\"",
          text.substr(0, 80));
   }
   try {
+    if (const std::string_view recipe = trimmed(text.substr(equals + 1)); !recipe.starts_with('{')) {
+      parse_recipe(recipe);  // refuses what is none
+      const std::size_t colon = recipe.find(':');
+      return {.name = name,
+              .kv = {.method = std::string(recipe.substr(0, colon)),
+                     .overrides = std::string(colon == recipe.npos ? "" : recipe.substr(colon + 1))}};
+    }
     const Json json = parse_json(text.substr(equals + 1), "JSON", kMaxPresetBytes);
     return {.name = name, .kv = parse_kv(JsonRef(json, "JSON"), defaults)};
   } catch (const Error& e) {

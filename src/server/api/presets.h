@@ -22,9 +22,10 @@ struct Preset {
 // Errors  kRequest, kFormat.
 KvMethodOptions parse_kv(const JsonRef& kv, const KvMethodOptions& defaults);
 
-// NAME=JSON, as in fast={"method":"freekv","budget":2048}.
+// NAME=METHOD:KEY=VALUE,... as in fast=freekv:budget=2048, or NAME=JSON, as in fast={"method":"freekv","budget":2048}.
 //
-// Errors  kOption: a name of other characters than letters, digits, '.', '_' and '-'; JSON that parse_kv() refuses.
+// Errors  kOption: a name of other characters than letters, digits, '.', '_' and '-'; a recipe or JSON that
+//         parse_recipe() or parse_kv() refuses.
 Preset parse_preset(std::string_view text, const KvMethodOptions& defaults);
 
 // The preset of "SERVED:NAME"; null: `model` names none.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/most_like.h"
 #include "src/base/size32.h"
 #include "src/server/api/api_error.h"
 
@@ -171,24 +172,6 @@ bool asks_for_something(const Json& value) {
   return value.is_string() ? !value.get_ref<const std::string&>().empty() : !value.empty();
 }
 
-// Insertions, deletions, replacements and exchanges of neighbours that make one of the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      const bool same = a[i - 1] == b[j - 1];
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (same ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
 bool read_here(const ReadField& field, bool chat) {
   return field.endpoint == Endpoint::kBoth || (field.endpoint == Endpoint::kChat) == chat;
 }
@@ -202,7 +185,7 @@ std::vector<std::string_view> names_of(bool chat) {
 
 [[noreturn]] void unknown(const std::string& key, std::span<const std::string_view> names) {
   const std::string shown = key.substr(0, 60);
-  const std::string_view like = key.size() > 60 ? std::string_view() : most_like(key, names);
+  const std::string_view like = most_like(key, names);
   throw ApiError(400,
                  like.empty() ? fmt::format("unknown field \"{}\"", shown)
                               : fmt::format("unknown field \"{}\": did you mean \"{}\"?", shown, like),

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/apps/mneme/program.h"
@@ -148,9 +149,59 @@ TEST_F(BadInput, EnvironmentVariables) {
                  {"MNEME_CPU_ISA", "avx512_vnni", "sse9"});
 }
 
+// Names that are nearly right: the message says which one was meant.
+TEST_F(BadInput, MethodsThatAreMistyped) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"Quest", "quest"},
+                                                                  {"questt", "quest"},
+                                                                  {"h20", "h2o"},
+                                                                  {"FREEKV", "freekv"},
+                                                                  {"freekv.longbnch", "freekv.longbench"}};
+  for (const auto& [given, meant] : cases)
+    expect_refusal(ask({"-p", "x", "--kv-method", given}),
+                   {"no KV method is called '" + given + "': did you mean '" + meant + "'?"});
+  expect_refusal(ask({"-p", "x", "--kv-method", "elephant"}), {"'elephant'; there are: full, window"});
+}
+
+TEST_F(BadInput, OptionsThatAreMistyped) {
+  expect_refusal(ask({"-p", "x", "--kvmethod", "quest"}),
+                 {"unexpected arguments: --kvmethod quest", "--kvmethod: did you mean --kv-method?"});
+  expect_refusal(ask({"-p", "x", "--KV-Method=quest"}), {"--KV-Method: did you mean --kv-method?"});
+  expect_refusal(mneme({"bench", "decode", "--dept", "4"}), {"did you mean --depth?", "mneme bench decode --help"});
+  expect_refusal(ask({"-p", "x", "--one", "two", "--three"}), {"unexpected arguments: --one two --three"});
+}
+
+TEST_F(BadInput, SubcommandsThatAreMistypedOrElsewhere) {
+  expect_refusal(mneme({"rnu", "-p", "x"}), {"no subcommand \"rnu\": did you mean \"run\"?"});
+  expect_refusal(mneme({"Serve"}), {"did you mean \"serve\"?"});
+  expect_refusal(mneme({"bench", "gathr"}), {"no subcommand \"gathr\": did you mean \"gather\"?"});
+  expect_refusal(mneme({"chat"}), {"no subcommand \"chat\": mneme run -m MODEL starts a chat"});
+  expect_refusal(mneme({"chat", "-m", MNEME_MODEL_FILE}), {"mneme run -m MODEL starts a chat"});
+  expect_refusal(mneme({"fly"}), {"no subcommand \"fly\": expected one of run, serve"});
+}
+
+TEST_F(BadInput, ABudgetThatIsTooSmallSaysTheSmallest) {
+  expect_refusal(ask({"-p", "x", "--kv-method", "quest", "--kv-budget", "16"}), {"budget 16", "at least 32"});
+  expect_refusal(ask({"-p", "x", "--kv-method", "quest", "--kv-budget", "31", "--kv-sink", "16"}), {"at least 48"});
+  EXPECT_EQ(ask({"-p", "x", "-n", "1", "--kv-method", "quest", "--kv-budget", "32"}).code, 0) << "and that is right";
+}
+
+TEST_F(BadInput, ARepositoryInPlaceOfAFile) {
+  for (const std::string command : {"run", "serve"})
+    expect_refusal(mneme({command, "-m", "Qwen/Qwen3-8B"}),
+                   {"Qwen/Qwen3-8B: no such file", "-hf Qwen/Qwen3-8B fetches it"});
+  expect_refusal(mneme({"inspect", "Qwen/Qwen3-8B"}), {"-hf Qwen/Qwen3-8B fetches it"});
+  const std::string missing = (folder_.path() / "Qwen3-8B").string();
+  EXPECT_THAT(mneme({"run", "-m", missing, "-p", "x"}).err, ::testing::Not(HasSubstr("-hf"))) << "a path";
+}
+
+TEST_F(BadInput, TheProgramAlonePrintsItsHelp) {
+  const Outcome o = mneme({});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, AllOf(HasSubstr("Usage: mneme"), HasSubstr("serve")));
+  EXPECT_THAT(o.err, IsEmpty());
+}
+
 TEST_F(BadInput, Subcommands) {
-  expect_refusal(mneme({}), {"subcommand"});
-  expect_refusal(mneme({"fly"}), {"fly"});
   expect_refusal(mneme({"run", "-p", "x"}), {"--model"});
   expect_refusal(mneme({"convert", MNEME_MODEL_FILE}), {});
 }

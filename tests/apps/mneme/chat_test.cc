@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "apps/mneme/run/chat_command.h"
+#include "apps/mneme/run/chat_line.h"
 #include "tests/apps/mneme/program.h"
 #include "tests/progress.h"
 
@@ -80,6 +81,7 @@ TEST(ChatCommand, LinesMeanWhatTheySay) {
   expect("  why? ", Kind::kQuestion, "why?");
   expect("one\ntwo", Kind::kQuestion, "one\ntwo");
   expect(" /usr is what?", Kind::kQuestion, "/usr is what?");
+  expect("/* a comment\n*/ what is it?", Kind::kQuestion, "/* a comment\n*/ what is it?");
   expect("/load  a book.txt ", Kind::kLoad, "a book.txt");
   expect("/save x", Kind::kSave, "x");
   expect("/restore x", Kind::kRestore, "x");
@@ -189,6 +191,47 @@ TEST_F(ChatTest, FilesThatAreNoGoodAreRefusedAndNothingIsLeft) {
   EXPECT_EQ(ask({"-p", "x", "--save-session", at("no/folder")}).code, 2);
   EXPECT_EQ(ask({"-p", "x", "--save-session", folder_.path().string()}).code, 2);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 3);
+}
+
+// Lines as a terminal or a pipe gives them.
+class Lines final : public cli::LineReader {
+ public:
+  Lines(std::vector<std::string> lines, bool interactive) : lines_(std::move(lines)), interactive_(interactive) {}
+  End next(const char*, std::string& line) override {
+    if (at_ == lines_.size()) return End::kEnd;
+    line = lines_[at_++];
+    return End::kLine;
+  }
+  bool interactive() const override { return interactive_; }
+
+ private:
+  std::vector<std::string> lines_;
+  std::size_t at_ = 0;
+  bool interactive_;
+};
+
+std::vector<std::string> entries_of(std::vector<std::string> typed, bool interactive) {
+  Lines lines(std::move(typed), interactive);
+  std::vector<std::string> all;
+  for (std::string entry; cli::next_entry(lines, entry) == cli::LineReader::End::kLine;) all.push_back(entry);
+  return all;
+}
+
+TEST(ChatEntry, ABlockIsOneQuestion) {
+  using ::testing::ElementsAre;
+  const std::vector<std::string> typed = {"\"\"\"", "/usr is", "what?", "\"\"\"", "why?"};
+  EXPECT_THAT(entries_of(typed, true), ElementsAre("\n\n/usr is\nwhat?\n", "why?"));
+  EXPECT_EQ(cli::parse_chat_line(entries_of(typed, true)[0]).text, "/usr is\nwhat?");
+  EXPECT_THAT(entries_of({"\"\"\"one", "two\"\"\" ", "\"\"\"three\"\"\""}, true), ElementsAre("\none\ntwo", "\nthree"));
+  EXPECT_THAT(entries_of({"\"\"\"\none\n\"\"\""}, true), ElementsAre("\n\none\n")) << "pasted";
+  EXPECT_THAT(entries_of({"\"\"\"one", "two"}, true), ElementsAre("\none\ntwo\n")) << "the input ends";
+  EXPECT_THAT(entries_of({"one \\", "two", "three\\"}, true), ElementsAre("one \ntwo", "three\n"));
+}
+
+TEST(ChatEntry, ThroughAPipeEveryLineIsAQuestion) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(entries_of({"\"\"\"", "one", "\"\"\"", "two \\", "three"}, false),
+              ElementsAre("\"\"\"", "one", "\"\"\"", "two \nthree"));
 }
 
 // A terminal, `mneme run` at its other end, and what it shows.
@@ -315,6 +358,38 @@ TEST_F(ChatTest, OnATerminal) {
     EXPECT_EQ(t.exit_code(), 0) << t.seen();
   }
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "other"));
+}
+
+// 40 lines were 40 questions, and as many entries of the history.
+TEST_F(ChatTest, APasteOfSeveralLinesIsOneQuestion) {
+  {
+    Terminal t({"-f", book()}, folder_.path() / "state");
+    ASSERT_TRUE(t.shows("\x1b[?2004h")) << t.seen();
+    ASSERT_TRUE(t.asks()) << t.seen();
+    t.type("\x1b[200~What is the secret number \rof silver-\x07harbour?\r\x1b[201~");
+    ASSERT_TRUE(t.shows("What is the secret number") && t.shows("\r\nof silver-harbour?")) << t.seen();
+    t.type("\r");
+    ASSERT_TRUE(t.shows("48213\r\n") && t.asks()) << t.seen();
+    t.type("/stats\r");
+    ASSERT_TRUE(t.shows("; 1 question\r\n") && t.asks()) << t.seen();
+    t.type("\"\"\"\r" + kAboutLantern + "\r\"\"\"\r");
+    ASSERT_TRUE(t.shows("70935\r\n") && t.asks()) << t.seen();
+    t.type("half \x1b[200~a\rpaste\x03");  // its end never comes
+    ASSERT_TRUE(t.shows("Ctrl-C once more") && t.asks()) << t.seen();
+    t.type("/stats\r");
+    ASSERT_TRUE(t.shows("; 2 questions\r\n") && t.asks()) << t.seen();
+    t.type("/quit\r");
+    EXPECT_EQ(t.exit_code(), 0) << t.seen();
+    EXPECT_THAT(t.seen(), HasSubstr("\x1b[?2004l"));
+  }
+  Terminal t({"-f", book()}, folder_.path() / "state");
+  ASSERT_TRUE(t.asks()) << t.seen();
+  t.type("\x1b[A\x1b[A\x1b[A\x1b[A\x1b[A\x1b[A");  // /quit, /stats, three lines of a block, /stats, the paste
+  ASSERT_TRUE(t.shows("/stats") && t.shows("\"\"\"")) << t.seen();
+  t.type("\x1b[A\r");
+  ASSERT_TRUE(t.shows("48213\r\n") && t.asks()) << t.seen();
+  t.type("/quit\r");
+  EXPECT_EQ(t.exit_code(), 0) << t.seen();
 }
 
 TEST_F(ChatTest, CtrlCEndsTheAnswerAndAtThePromptTwiceTheProgram) {

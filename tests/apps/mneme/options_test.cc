@@ -1,13 +1,18 @@
 #include "apps/mneme/options.h"
-#include "apps/mneme/model_source.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/model_source.h"
+#include "mneme/error.h"
 #include "src/base/size32.h"
+#include "src/engine/kv_method.h"
 
 namespace mneme::cli {
 namespace {
@@ -31,6 +36,73 @@ TEST(Options, Numbers) {
     EXPECT_NE(refusal(number(0, 1), bad), "") << bad;
   EXPECT_EQ(refusal(number(0, kInf), "-1"), "expected a number, 0 or more, found \"-1\"");
   EXPECT_EQ(refusal(number(-kInf, kInf), "x"), "expected a number, found \"x\"");
+}
+
+TEST(Options, SizesHaveUnits) {
+  const auto tokens_of = [](const char* text) { return parse_size(text, SizeOf::kTokens).value_or(-1); };
+  for (const char* text : {"131072", "128k", "128K", "0.125M"}) EXPECT_EQ(tokens_of(text), 131072) << text;
+  EXPECT_EQ(tokens_of("1m"), 1 << 20);
+  for (const char* bad : {"", "K", "1.5", "1KB", "1 K", "1G", "-", "0x10", "nan", "1e3", "99999999999999999999x"})
+    EXPECT_EQ(tokens_of(bad), -1) << bad;
+  const auto memory_of = [](const char* text) { return parse_size(text, SizeOf::kMemory).value_or(-1); };
+  for (const char* text : {"16", "16GiB", "16gib", "16G", "16Gi", "16384MiB", "17179869184B"})
+    EXPECT_EQ(memory_of(text), 17179869184.0) << text;
+  EXPECT_EQ(memory_of("16GB"), 16e9);
+  EXPECT_EQ(memory_of("512MiB"), 512 << 20);
+  EXPECT_EQ(memory_of("1.5TB"), 1.5e12);
+  for (const char* bad : {"", "GB", "1X", "1iB", "1 GB", "1GBit"}) EXPECT_EQ(memory_of(bad), -1) << bad;
+  EXPECT_EQ(parse_size("4096", SizeOf::kBytes), 4096);
+  EXPECT_EQ(parse_size("4KiB", SizeOf::kBytes), 4096);
+}
+
+TEST(Options, SizesArriveAsNumbers) {
+  CLI::App app;
+  std::int64_t context = 0, memory = 0, body = 0;
+  std::vector<std::int32_t> depths;
+  app.add_option("-c", context)->transform(tokens(1, 1 << 30));
+  app.add_option("--body", body)->transform(bytes(1024, 1 << 30));
+  app.add_option("--depths", depths)->delimiter(',')->transform(tokens(1, 1 << 30));
+  add_gib(app, "--memory", memory, "");
+  app.parse("-c 128k --memory 16GB --body 1MB --depths 2k,4096,1M");
+  EXPECT_EQ(context, 131072);
+  EXPECT_EQ(memory, 16'000'000'000);
+  EXPECT_EQ(body, 1'000'000);
+  EXPECT_EQ(depths, (std::vector<std::int32_t>{2048, 4096, 1 << 20}));
+  EXPECT_EQ(refusal(tokens(1, 4096), "5K"),
+            "expected an integer from 1 to 4096, as in 32768, 128K or 1M, found \"5K\"");
+  EXPECT_NE(refusal(gib(1, 4), "5GiB"), "");
+  EXPECT_EQ(refusal(gib(1, 4), "4GiB"), "");
+}
+
+KvOptions kv_of(const std::string& line) {
+  CLI::App app;
+  KvOptions o;
+  add_kv_options(app, o);
+  app.parse(line);
+  return o;
+}
+
+TEST(KvOptions, ARecipeHasOneSpelling) {
+  for (const char* line : {"--kv-method freekv:tau=0.9,pool=maxS", "--kv-method freekv:tau=0.9/pool=maxS",
+                           "--kv-method freekv --kv tau=0.9,pool=maxS", "--kv pool=maxS --kv-method freekv:tau=0.9"}) {
+    const KvOptions o = kv_of(line);
+    EXPECT_EQ(o.method, "freekv") << line;
+    EXPECT_EQ(print_recipe(recipe_of(o)), print_recipe(parse_recipe("freekv:tau=0.9,pool=maxS"))) << line;
+  }
+  EXPECT_EQ(kv_of("--kv tau=0.8 --kv-method freekv:tau=0.9").overrides, "tau=0.9,tau=0.8") << "the last one counts";
+  EXPECT_EQ(kv_of("").method, "full");
+}
+
+TEST(KvOptions, AListOfRecipesHasTheSameSpelling) {
+  CLI::App app;
+  KvOptions o;
+  std::vector<std::string> methods = {"full"};
+  add_kv_options(app, o, methods);
+  app.parse("--kv-method full,quest:budget=512,unit=page:32,freekv,fier:pool=none");
+  EXPECT_EQ(methods, (std::vector<std::string>{"full", "quest:budget=512/unit=page:32", "freekv", "fier:pool=none"}));
+  EXPECT_EQ(recipe_named(methods[1], {}), parse_recipe("quest:budget=512,unit=page:32"));
+  EXPECT_THROW(join_settings({"freekv", "tau=0.9"}), Error);
+  EXPECT_THROW(join_settings({"tau=0.9"}), Error);
 }
 
 TEST(Options, Words) {

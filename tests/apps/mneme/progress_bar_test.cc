@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
 
 namespace mneme::cli {
@@ -38,6 +39,30 @@ TEST(ProgressBar, HiddenWritesNothing) {
     bar.clear();
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ProgressLine, ALogHasNoBar) {
+  EXPECT_EQ(progress_log_line("prefill, tokens", 6144, 12288, 4.0),
+            "prefill: 6,144 of 12,288 tokens, 1,536 tokens/s, 4 s left");
+  EXPECT_EQ(progress_log_line("loading", 0, 0, 1.0), "loading: 0 of 0 ");
+}
+
+// Minutes of silence in the log of a CI run.
+TEST(ProgressBar, WithoutATerminalALineEveryPeriod) {
+  const auto written = [](std::chrono::nanoseconds period) {
+    ::testing::internal::CaptureStderr();
+    {
+      ProgressBar bar(ProgressBar::Mode::kLines, period);
+      bar.show("prefill, tokens", 0, 3);
+      bar.show("prefill, tokens", 1, 3);
+      bar.show("prefill, tokens", 3, 3);
+      bar.clear();
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(written(std::chrono::hours(1)), "") << "a short job";
+  EXPECT_EQ(written(std::chrono::nanoseconds(0)),
+            "mneme: prefill: 0 of 3 tokens\nmneme: prefill: 1 of 3 tokens\nmneme: prefill: 3 of 3 tokens\n");
 }
 
 TEST(ProgressBar, ShowsAndTakesItselfAway) {

@@ -97,6 +97,37 @@ TEST(Recommend, OnTheCpuUsesMemoryThenAFile) {
   EXPECT_THAT(recommendation_json(file).dump(), HasSubstr("--kv-spill-gib"));
 }
 
+// It recommended --kv-method full --kv-cache-dtype int8 at "about 0 tokens/s" on a machine with 21.9 GiB free, for 23.5.
+TEST(Recommend, OnTheCpuNothingThatDoesNotFitWithAMargin) {
+  const auto on_cpu = [](std::int64_t mebibytes) {
+    return recommend_on_cpu(llama(), {131072, 1, mebibytes << 20}, 10e9);
+  };
+  const Recommendation less = on_cpu(22426);  // 21.9 GiB
+  EXPECT_THAT(less.options, Contains("--kv-spill FOLDER"));
+  EXPECT_THAT(less.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(less.faster, HasSubstr("-c 8")) << "80 thousand and some tokens fit";
+  EXPECT_THAT(on_cpu(24064).options, Contains("--kv-spill FOLDER")) << "23.5 GiB: it fits, and nothing else does";
+  EXPECT_THAT(on_cpu(26 << 10).options, Not(Contains("--kv-spill FOLDER")));
+}
+
+TEST(Recommend, OnTheCpuAMethodWhereFullAttentionTakesSecondsForAToken) {
+  const auto on_cpu = [](double rate) { return recommend_on_cpu(llama(), {131072, 1, 64 * kOneGib}, rate); };
+  const Recommendation slow = on_cpu(10e9), quick = on_cpu(100e9);
+  EXPECT_THAT(slow.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(slow.reason, HasSubstr("full attention would give 0.3"));
+  EXPECT_GT(slow.tokens_per_second, 0.45);
+  EXPECT_THAT(recommendation_text(slow), Not(HasSubstr("about 0 tokens/s")));
+  EXPECT_THAT(quick.options, Contains("--kv-method full"));
+  EXPECT_THAT(quick.faster, HasSubstr("--kv-method mneme"));
+}
+
+TEST(Recommend, APrefillOfHoursIsSaid) {
+  EXPECT_EQ(prefill_text(2000, 131072), "2000 tokens/s over the whole context");
+  EXPECT_THAT(prefill_text(2, 131072), testing::AllOf(HasSubstr("2 tokens/s"), HasSubstr("18 hours"), HasSubstr("-c")));
+  EXPECT_EQ(rate_text(0.042), "0.042");
+  EXPECT_EQ(rate_text(57.4), "57");
+}
+
 // Twelve of gpt-oss-20b's 24 layers keep a window of 128 tokens: 131,072 tokens take 3.1 GiB in place of 6.
 TEST(Recommend, CountsWindowsOnceAndWholeLayersInFull) {
   const BenchShape shape = read_bench_shape({.model = {}, .shape = "gpt-oss-20b", .weights = "q4_0"});

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
+#include <string>
+#include <vector>
 
 #include "apps/eval/figures/attention_map.h"
 #include "apps/eval/figures/gate_replay.h"
 #include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
+#include "apps/eval/report.h"
+#include "src/base/size32.h"
 #include "tests/apps/eval/tiny_engine.h"
 
 namespace mneme::eval {
@@ -53,6 +58,64 @@ TEST(Figures, DepthsAreMeansOfScores) {
   EXPECT_EQ(maps[0].at(0, 0), 1);
   EXPECT_EQ(maps[0].at(0, 9), 0.5);
   EXPECT_TRUE(std::isnan(maps[0].at(0, 5)));
+}
+
+// Texts of an SVG that reach beyond its sides, by 0.6 of their size a character.
+std::vector<std::string> cut_texts(const std::string& svg) {
+  const std::regex box_form(R"re(viewBox="(-?\d+) 0 (\d+) (\d+)")re"),
+      text_form(R"re(<text x="([-\d.]+)" y="([-\d.]+)"([^>]*)>([^<]*)</text>)re");
+  std::smatch box;
+  if (!std::regex_search(svg, box, box_form)) return {"no viewBox"};
+  const double left = std::stod(box[1]), right = left + std::stod(box[2]), bottom = std::stod(box[3]);
+  std::vector<std::string> cut;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), text_form), end; it != end; ++it) {
+    const std::smatch& m = *it;
+    const std::string rest = m[3], text = m[4];
+    const double size = rest.find("font-size=\"13\"") == rest.npos ? 11 : 13, width = 0.6 * size * size32(text);
+    double x = std::stod(m[1]);
+    if (rest.find("\"end\"") != rest.npos) x -= width;
+    if (rest.find("\"middle\"") != rest.npos) x -= width / 2;
+    if (x < left || x + width > right || std::stod(m[2]) > bottom) cut.push_back(text);
+  }
+  return cut;
+}
+
+TEST(Figures, NoLabelIsCut) {
+  // The rightmost point of `mneme eval --svg` read "fu".
+  EXPECT_THAT(
+      cut_texts(plot_svg(std::vector<PlotValue>{{"2048 tokens of context", "full", 4096, 100},
+                                                {"2048 tokens of context", "a method of many words b256", 4000, 90}})),
+      testing::IsEmpty());
+  const std::string chart = line_chart_svg(
+      {{.title = "hits",
+        .x_title = "cache slots",
+        .y_title = "hits, % of selected units",
+        .series = {{"mean and mean deviation", {{1, 63.1}, {2, 77.5}}}, {std::string(90, 'n'), {{1, 1}}}}}});
+  EXPECT_THAT(cut_texts(chart), testing::IsEmpty());
+  EXPECT_THAT(chart, HasSubstr("viewBox=\"-"));
+  EXPECT_THAT(cut_texts(heat_map_svg({{.title = std::string(80, 't'),
+                                       .x_title = "layer",
+                                       .y_title = "a title of rows",
+                                       .columns = {"0"},
+                                       .rows = {"freekv:pool=meanS/unit=page:32 b512"},
+                                       .values = {{1.0}}}})),
+              testing::IsEmpty());
+}
+
+// "norms, rope, swiglu" was written over "head".
+TEST(Figures, NamesOfPartsStandSideBySide) {
+  const std::string svg = bar_chart_svg({.title = "a step",
+                                         .x_title = "ms",
+                                         .parts = {"norms, rope, swiglu", "head", "all other operations of a step"},
+                                         .rows = {"r"},
+                                         .values = {{1, 1, 1}},
+                                         .marks = {}});
+  EXPECT_THAT(cut_texts(svg), testing::IsEmpty());
+  const auto x_of = [&](const std::string& part) {
+    const std::size_t tag = svg.rfind("<text", svg.find(">" + part + "<"));
+    return std::stod(svg.substr(svg.find("x=\"", tag) + 3));
+  };
+  EXPECT_GT(x_of("head"), x_of("norms, rope, swiglu") + 0.6 * 11 * 19);
 }
 
 TEST(Figures, BarsStackTheirParts) {
