@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "apps/bench/device/device_bench.h"
-#include "apps/bench/trace.h"
+#include "apps/bench/timed/trace.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/bench/bench_report.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/companion/companion.h"
 #include "apps/mneme/kv_options.h"
+#include "apps/mneme/measured/bench_model.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "apps/mneme/rank_options.h"
@@ -358,7 +359,7 @@ void add_one(CLI::App& app, int& code, bool decode) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("bench", "Time steps, beside the machine's limits");
+  CLI::App* c = app.add_subcommand(std::string(kBenchCompanion.command), std::string(kBenchCompanion.summary));
   c->require_subcommand(1);
   add_one(*c, code, true);
   add_one(*c, code, false);
