@@ -22,6 +22,7 @@
 #include "apps/mneme/rank_options.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
+#include "src/engine/forward_backend.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/ranks/rank_pass.h"
@@ -204,6 +205,7 @@ int bench(BenchCommand o) {
   const std::int64_t timed = o.output.phases ? o.cases.steps + kPhaseWarmup : 0;
   const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps + timed : 0);
 
+  check_device_options({.device = cuda ? Device::kCuda : Device::kCpu, .deterministic = o.machine.deterministic});
   const std::unique_ptr<RankGroup> ranks = join_bench(o, deepest);
   const bool tells = ranks == nullptr || ranks->leads();
   ProgressBar bar(ProgressBar::mode_for_stderr(tells && !o.output.no_progress));
