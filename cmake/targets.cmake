@@ -122,13 +122,14 @@ function(mneme_source_headers target headers)
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
-# mneme_room(NAME [LOWERED] [ALONE] [SOURCES file ...] [EXCLUDE folder ...] [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
+# mneme_room(NAME [LOWERED | COLD] [ALONE] [SOURCES file ...] [EXCLUDE folder ...] [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
 # The folder src/NAME (apps/... for applications) with all its sources as a static library, mneme_NAME with / as _.
 # USES names rooms above it in cmake/rooms.cmake; PUBLIC and PRIVATE name other targets. Subfolders that are rooms of
-# their own are left out; LOWERED sets mneme_lower_optimisation, ALONE leaves mneme_unity out (kernels that share names). A room a/b also joins the group mneme_a, which tests use
-# to link all of a.
+# their own are left out; LOWERED sets mneme_lower_optimisation, COLD only without sanitizers (templates of chats compile in
+# 5.3 s in place of 9.5), ALONE leaves mneme_unity out (kernels that share names). A room a/b also joins the group
+# mneme_a, which tests use to link all of a.
 function(mneme_room name)
-  cmake_parse_arguments(R "LOWERED;ALONE" "" "SOURCES;EXCLUDE;USES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(R "LOWERED;COLD;ALONE" "" "SOURCES;EXCLUDE;USES;PUBLIC;PRIVATE" ${ARGN})
   set(folder src/${name})
   if(name MATCHES "^apps/")
     set(folder ${name})
@@ -161,7 +162,7 @@ function(mneme_room name)
       mneme_unity(${target})
     endif()
     # A room without fmt has other definitions than the precompiled headers.
-    if(R_LOWERED OR (MNEME_SANITIZE AND name MATCHES "${MNEME_UNOPTIMISED_ROOMS}"))
+    if(R_LOWERED OR (R_COLD AND NOT MNEME_SANITIZE) OR (MNEME_SANITIZE AND name MATCHES "${MNEME_UNOPTIMISED_ROOMS}"))
       mneme_lower_optimisation(${target} apps)
       mneme_source_headers(${target} mneme_source_headers_lowered)
     elseif(R_USES OR R_PUBLIC)
