@@ -68,7 +68,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_error_is_of_the_kinds_that_the_reference_names() -> None:
     # A Recipe is immutable, as frozen dataclasses are: AttributeError. _cuda: the package cannot be imported.
-    kinds = {"Error", "TypeError"}
+    kinds = {"Error", "TypeError", "AssertionError"}  # the last: a fault of the package itself
     more = {"recipe.py": {"AttributeError"}, "_cuda.py": {"ImportError"}}
     for path in PACKAGE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
