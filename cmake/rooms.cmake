@@ -42,11 +42,16 @@ set(MNEME_ROOMS
   src/engine/loop           # the thread that serves many callers: generations, prefix cache, slots
   src/server                # HTTP, the OpenAI API, files of slots, metrics, the page
   apps/hub                  # models fetched from a Hugging Face compatible endpoint, and the cache that keeps them
-  apps/bench                # what steps cost: benchmarks, shapes, bandwidth, the machine, load on a server
+  apps/bench                # the machine and its limits, shapes, what a step must read and compute, plans
+  apps/bench/timed          # steps timed on the CPU, load on a server
+  apps/bench/device         # steps and their parts timed on a GPU
   apps/eval/prose           # text that hides facts: a file's, or generated
   apps/eval/scorers         # what an answer is worth: the suites' metrics, graders
   apps/eval/generated       # questions made at any length for any tokenizer: facts, RULER, NIAH, passkey, long answers
   apps/eval/suites          # published benchmarks: readers of their files, prompts, truncation
   apps/eval                 # the runner, runs that resume and merge, reports, figures
   apps/mneme                # the program
+  apps/mneme/eval           # mneme eval
+  apps/mneme/bench          # mneme bench
+  apps/mneme/main           # entries of mneme, mneme-eval and mneme-bench
 )

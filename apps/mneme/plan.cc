@@ -10,9 +10,9 @@
 #include <string>
 
 #include "apps/bench/plan/fit.h"
-#include "apps/mneme/bench/bench_model.h"
 #include "apps/mneme/commands.h"
 #include "apps/mneme/kv_options.h"
+#include "apps/mneme/measured/bench_model.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"

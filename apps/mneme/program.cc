@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "apps/mneme/commands.h"
+#include "apps/mneme/companion/companion.h"
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "mneme/mneme.h"
@@ -119,9 +120,20 @@ int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
   return kBadInput;
 }
 
+// A subcommand that is linked in, or a program beside this one.
+void add_either(CLI::App& app, int& code, void (*linked)(CLI::App&, int&), const mneme::cli::Companion& companion) {
+  if (linked != nullptr) return linked(app, code);
+  mneme::cli::add_companion(app, companion);
+}
+
+void run_companions(int argc, char** argv, const mneme::cli::LinkedCommands& linked) {
+  if (linked.eval == nullptr) mneme::cli::run_companion(mneme::cli::kEvalCompanion, argc, argv);
+  if (linked.bench == nullptr) mneme::cli::run_companion(mneme::cli::kBenchCompanion, argc, argv);
+}
+
 }  // namespace
 
-int mneme::cli::run_program(int argc, char** argv) {
+int mneme::cli::run_program(int argc, char** argv, const LinkedCommands& linked) {
   int code = 0;
   CLI::App app("Mneme runs language models over long documents.", "mneme");
   app.set_version_flag("--version", "mneme " + std::string(mneme::version()));
@@ -130,17 +142,18 @@ int mneme::cli::run_program(int argc, char** argv) {
   app.footer("Every option can be set as an environment variable too: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE.");
   mneme::cli::add_run(app, code);
   mneme::cli::add_serve(app, code);
-  mneme::cli::add_eval(app, code);
+  add_either(app, code, linked.eval, kEvalCompanion);
   mneme::cli::add_methods(app, code);
   mneme::cli::add_inspect(app, code);
   mneme::cli::add_tokenize(app, code);
   mneme::cli::add_convert(app, code);
-  mneme::cli::add_bench(app, code);
+  add_either(app, code, linked.bench, kBenchCompanion);
   mneme::cli::add_plan(app, code);
   mneme::cli::add_doctor(app, code);
   mneme::cli::name_environment(app);
   try {
     if (argc == 1) throw CLI::CallForHelp();
+    run_companions(argc, argv, linked);
     app.parse(argc, mneme::cli::with_long_hf(app, argc, argv).data());
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e);
@@ -155,4 +168,14 @@ int mneme::cli::run_program(int argc, char** argv) {
   }
   if (std::fflush(stdout) != 0 && code == 0) return complain(kBadInput, "standard output: cannot be written");
   return code;
+}
+
+int mneme::cli::run_command(const char* command, int argc, char** argv, const LinkedCommands& linked) {
+  if (const std::string warning = companion_warning(); !warning.empty())
+    fmt::print(stderr, "mneme: warning: {}\n", warning);
+  std::string name = command;
+  std::vector<char*> arguments = {argv[0], name.data()};
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  arguments.push_back(nullptr);
+  return run_program(argc + 1, arguments.data(), linked);
 }

@@ -109,7 +109,7 @@ class LLM:
             kv_events: keep news of these pages for kv_events(), which has to be called then.
             stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
                 that compute; first and last ones never. 0: every token on its own.
-            deterministic: the same tokens whatever else is in the batch, a little slower.
+            deterministic: the same tokens whatever else is in the batch, a little slower; device="cpu" alone.
             audit_every: every n-th step also computes the true attention, for Stats.kv.audit; 0: never.
             chat_template: Jinja, in place of the model's own.
 
@@ -172,7 +172,7 @@ class LLM:
         batch = _prompts(prompts)
         each = [params] * len(batch) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(batch):
-            raise ValueError(f"params: expected one, or {len(batch)} as there are prompts, found {len(each)}")
+            raise Error(f"params: expected one, or {len(batch)} as there are prompts, found {len(each)}", "option")
         requests: list[_Request] = []
         try:
             for prompt, p in zip(batch, each):
@@ -299,12 +299,12 @@ class LLM:
             rows: of the prompt's tokens; row i is about the token that follows token i.
 
         Raises:
-            mneme.Error: kind "request": longer than the context.
+            mneme.Error: kind "request": longer than the context; "option": `rows` holds no token.
         """
         tokens = self._tokens(prompt)
         begin, end, step = rows.indices(len(tokens))
         if step != 1 or end <= begin:
-            raise ValueError(f"rows: expected a range with at least one of {len(tokens)} tokens, found {rows}")
+            raise Error(f"rows: expected a range with at least one of {len(tokens)} tokens, found {rows}", "option")
         return self._engine.logits(tokens, begin, end)
 
     # ---- sessions
@@ -552,7 +552,7 @@ def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def _expect_single(params: SamplingParams | None) -> None:
     if params is not None and isinstance(params, SamplingParams) and params.n != 1:
-        raise ValueError(f"a stream has one answer, found n={params.n}")
+        raise Error(f"n: expected 1 for a stream, which has one answer, found {params.n}", "option")
 
 
 def _kv_text(kv: Recipe | str) -> str:

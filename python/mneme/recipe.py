@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from . import _core
 
-_INTEGERS = frozenset("block group hold iterations max_reuse norm_first recent seed sink top unit_fetch".split())
-_FLOATS = {"eps", "loss", "question_weight", "tau"}
-_FLAGS = {"by_size", "first_in_norm"}
+_INTEGERS = frozenset(
+    "block group hold iterations max_reuse norm_first recent scan_from seed sink stamp_page top unit_fetch".split()
+)
+_FLOATS = {"eps", "gamma", "loss", "question_weight", "scan_share", "tau"}
+_FLAGS = {"by_size", "first_in_norm", "pin_prompt"}
 
 
 def _text_of(name: str, value: Any) -> str:
@@ -33,7 +35,7 @@ def _value_of(name: str, text: str) -> Any:
         return () if text == "none" else tuple(int(v) for v in text.split("+"))
     if name in _FLAGS:
         return text == "yes"
-    if name in _FLOATS:
+    if name in _FLOATS or (name == "stamp" and text != "half"):
         return float(text)
     if name in _INTEGERS or (name in ("budget", "rows") and text.isdigit()):
         return int(text)
@@ -71,7 +73,7 @@ class Recipe:
         first_in_norm: bool | None = None,
         rows: int | Literal["all"] | None = None,
         drop: Literal["prefill_end", "over_budget"] | None = None,
-        rank: Literal["mass", "position"] | None = None,
+        rank: Literal["mass", "position", "mass_var", "stamp"] | None = None,
         smooth: str | None = None,
         scope: Literal["kv_head", "layer"] | None = None,
         unit: str | None = None,
@@ -94,6 +96,9 @@ class Recipe:
         cutoff: str | None = None,
         cutoff_in: Literal["decode", "all"] | None = None,
         alpha: str | None = None,
+        scan: Literal["flat", "two_level"] | None = None,
+        scan_share: float | None = None,
+        scan_from: int | None = None,
         schedule: Literal["every_step", "speculative", "boundary"] | None = None,
         gate: Literal["cosine", "mass"] | None = None,
         tau: float | None = None,
@@ -111,6 +116,10 @@ class Recipe:
         question_in: Literal["prefill", "all"] | None = None,
         select: Literal["kv_head", "layer"] | None = None,
         hold: int | None = None,
+        gamma: float | None = None,
+        stamp_page: int | None = None,
+        stamp: float | Literal["half"] | None = None,
+        pin_prompt: bool | None = None,
         share: str | None = None,
         full_heads: str | None = None,
     ) -> None:
@@ -131,7 +140,8 @@ class Recipe:
             first_in_norm: budget=norm: whether the norms count these tokens.
             rows: queries at the end of a prefill whose attention is looked at to drop, or for budget=norm.
             drop: when the rest is dropped: at the end of a prefill, or also in every step.
-            rank: what stays first: the most attended tokens, or the newest.
+            rank: what stays first: the most attended tokens, the newest, those of the largest mean and variance of
+                attention over the rows, or the pages that a step attended last.
             smooth: pooling of attention over N neighbours before ranking.
             scope: who drops together.
             unit: what is selected; clusters of N tokens on average.
@@ -154,9 +164,14 @@ class Recipe:
             window_probe: how a window's queries weigh in what is scored: by how unusual they are, alike, by how
                 usual.
             question_weight: of the score by the prompt's question, where a request marks one.
-            cutoff: units by layer: all the same; by how evenly its scores are spread; by how unevenly.
+            cutoff: units by layer: all the same; by how evenly its scores are spread; by how unevenly; top_p:P: of
+                what is selected, the tokens that hold a share P of the attention.
             cutoff_in: where layers share units by entropy: in answers, or in windows of prefill too.
             alpha: scale of scores before a softmax.
+            scan: index=sketch:R or box, of pages: whether all pages are scored in full, or in long contexts those
+                that score best by a coarse score.
+            scan_share: scan=two_level: share of the pages that is scored in full.
+            scan_from: scan=two_level: all pages are scored in full until the candidates hold more tokens.
             schedule: when a selection is made, and with which step's query.
             gate: what corrects a KV head (speculative): its query moved, or what the speculative selection lacks
                 weighs too much.
@@ -181,7 +196,13 @@ class Recipe:
             select: whose pooled scores make one selection.
             hold: new units that a step attends at most; the others stay from the step before; 0: every step attends
                 its own best.
-            share: how layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR.
+            gamma: rank=mass_var: weight of the variance beside the mean.
+            stamp_page: rank=stamp: consecutive stored tokens that are dropped together.
+            stamp: rank=stamp: a step stamps pages that receive more than this share of its attention, or the half
+                that receives most.
+            pin_prompt: rank=stamp: whether pages of prompts are dropped after all others.
+            share: how layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR,
+                preference:TAU1-TAU2.
             full_heads: a file that names the KV heads which attend everything, or none.
 
         Raises:
@@ -293,8 +314,9 @@ class Recipe:
         return self._value("drop")
 
     @property
-    def rank(self) -> Literal["mass", "position"] | None:
-        """What stays first: the most attended tokens, or the newest."""
+    def rank(self) -> Literal["mass", "position", "mass_var", "stamp"] | None:
+        """What stays first: the most attended tokens, the newest, those of the largest mean and variance of attention
+        over the rows, or the pages that a step attended last."""
         return self._value("rank")
 
     @property
@@ -394,7 +416,8 @@ class Recipe:
 
     @property
     def cutoff(self) -> str | None:
-        """Units by layer: all the same; by how evenly its scores are spread; by how unevenly."""
+        """Units by layer: all the same; by how evenly its scores are spread; by how unevenly; top_p:P: of what is
+        selected, the tokens that hold a share P of the attention."""
         return self._value("cutoff")
 
     @property
@@ -406,6 +429,22 @@ class Recipe:
     def alpha(self) -> str | None:
         """Scale of scores before a softmax."""
         return self._value("alpha")
+
+    @property
+    def scan(self) -> Literal["flat", "two_level"] | None:
+        """Index=sketch:R or box, of pages: whether all pages are scored in full, or in long contexts those that score
+        best by a coarse score."""
+        return self._value("scan")
+
+    @property
+    def scan_share(self) -> float | None:
+        """Scan=two_level: share of the pages that is scored in full."""
+        return self._value("scan_share")
+
+    @property
+    def scan_from(self) -> int | None:
+        """Scan=two_level: all pages are scored in full until the candidates hold more tokens."""
+        return self._value("scan_from")
 
     @property
     def schedule(self) -> Literal["every_step", "speculative", "boundary"] | None:
@@ -499,8 +538,30 @@ class Recipe:
         return self._value("hold")
 
     @property
+    def gamma(self) -> float | None:
+        """Rank=mass_var: weight of the variance beside the mean."""
+        return self._value("gamma")
+
+    @property
+    def stamp_page(self) -> int | None:
+        """Rank=stamp: consecutive stored tokens that are dropped together."""
+        return self._value("stamp_page")
+
+    @property
+    def stamp(self) -> float | Literal["half"] | None:
+        """Rank=stamp: a step stamps pages that receive more than this share of its attention, or the half that receives
+        most."""
+        return self._value("stamp")
+
+    @property
+    def pin_prompt(self) -> bool | None:
+        """Rank=stamp: whether pages of prompts are dropped after all others."""
+        return self._value("pin_prompt")
+
+    @property
     def share(self) -> str | None:
-        """How layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR."""
+        """How layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR,
+        preference:TAU1-TAU2."""
         return self._value("share")
 
     @property
@@ -530,15 +591,7 @@ class Recipe:
         return (Recipe.parse, (self._text,))
 
 
-_FIELDS = frozenset(
-    (
-        "budget sink recent dense_layers prefill positions loss norm_first first_in_norm rows drop rank "
-        "smooth scope unit segment block iterations metric order unit_fetch index group levels by_size probe "
-        "pool top match window_probe question_weight cutoff cutoff_in alpha schedule gate tau eps gate_pool "
-        "reference max_reuse seed domain eps_of answer page_score open_group similarity question_in select hold share "
-        "full_heads"
-    ).split()
-)
+_FIELDS = frozenset(Recipe.__init__.__annotations__) - {"method", "return"}
 
 
 def methods() -> dict[str, str]:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._error import Error
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
@@ -61,8 +63,9 @@ class SamplingParams:
         numbers = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
         for name in numbers:
             _expect(name, getattr(self, name), (int, float))
-        if self.n < 1 or self.max_tokens < 0:
-            raise ValueError(f"n is at least 1 and max_tokens at least 0, found {self.n} and {self.max_tokens}")
+        for name, least in (("n", 1), ("max_tokens", 0)):
+            if getattr(self, name) < least:
+                raise Error(f"{name}: expected {least} or more, found {getattr(self, name)}", "option")
         if self.stop is not None and not isinstance(self.stop, str):
             if not all(isinstance(s, str) for s in self.stop):
                 raise TypeError(f"stop: expected a string or strings, found {self.stop!r}")

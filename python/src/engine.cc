@@ -73,7 +73,7 @@ class LogitRows final : public StepLoop::Listener {
 
 PyEngine::PyEngine(Start settings) : kv_(settings.engine.kv) {
   const Released released;
-  KeeperOptions keeper{.prefix_cache = settings.prefix_cache, .disk = settings.disk};
+  KeeperOptions keeper{.prefix_cache = settings.prefix_cache, .host_bytes = settings.host_bytes, .disk = settings.disk};
   if (settings.kv_events)
     keeper.on_page = [this](const PageEvent& e) {
       // Routers read hashes as signed numbers.

@@ -31,6 +31,7 @@ class PyEngine {
     bool prefix_cache = true;
     double stream_seconds = 0.02;  // EngineLoop::Options
     bool kv_events = false;        // keep events of cached pages for take_kv_events()
+    std::int64_t host_bytes = 0;   // KeeperOptions
     std::optional<DiskOptions> disk;
   };
   // A page of the prefix cache that is stored from now on (its tokens), or no longer (none).

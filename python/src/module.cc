@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "apps/mneme/bench/bench_commands.h"
+#include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/program.h"
 #include "mneme/mneme.h"
 #include "python/src/engine.h"
@@ -38,7 +40,8 @@ int run_program(const std::vector<std::string>& arguments) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const nb::gil_scoped_release release;
-  return cli::run_program(static_cast<int>(words.size()), argv.data());
+  return cli::run_program(static_cast<int>(words.size()), argv.data(),
+                          {.eval = &cli::add_eval, .bench = &cli::add_bench});
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ def test_settings_for_each_prompt(llm: mneme.LLM) -> None:
     outputs = llm.generate(["One", "Two"], [few, more])
     assert [len(o.outputs[0].token_ids) for o in outputs] == [2, 5]
     assert {o.outputs[0].finish_reason for o in outputs} == {"length"}
-    with pytest.raises(ValueError, match="params: expected one, or 2"):
+    with pytest.raises(mneme.Error, match="params: expected one, or 2"):
         llm.generate(["One", "Two"], [few])
 
 

@@ -1,21 +1,104 @@
 """Recipes: typed, immutable, printed and parsed."""
 
+import collections.abc
 import inspect
 import pickle
+import re
+import types
+import typing
 
 import pytest
 
 import mneme
+from conftest import ROOT
 from mneme import _core
+
+# The library's list: (key, values, meaning).
+KEYS = _core.recipe_keys()
+NAMES = {key: "dense_layers" if key == "dense" else key for key, _, _ in KEYS}
+HINTS = typing.get_type_hints(mneme.Recipe.__init__)
+
+
+def choices(hint: object) -> list[object]:
+    """The members of a keyword's type, without None."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return [t for t in (typing.get_args(hint) if is_union else (hint,)) if t is not type(None)]
+
+
+def literals(hint: object) -> set[str]:
+    return {name for t in choices(hint) if typing.get_origin(t) is typing.Literal for name in typing.get_args(t)}
+
+
+def is_of(value: object, hint: object) -> bool:
+    for t in choices(hint):
+        if typing.get_origin(t) is typing.Literal:
+            if isinstance(value, str) and value in typing.get_args(t):
+                return True
+        elif typing.get_origin(t) is collections.abc.Sequence:
+            if isinstance(value, tuple):
+                return True
+        elif type(value) is t:
+            return True
+    return False
 
 
 def test_every_key_of_the_library_is_a_keyword_and_a_property() -> None:
-    keys = {"dense_layers" if key == "dense" else key for key, _, _ in _core.recipe_keys()}
     keywords = {
         name for name, p in inspect.signature(mneme.Recipe.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY
     }
-    assert keywords == keys
-    assert keys <= {name for name, value in vars(mneme.Recipe).items() if isinstance(value, property)}
+    assert keywords == set(NAMES.values())
+    assert set(NAMES.values()) <= {name for name, value in vars(mneme.Recipe).items() if isinstance(value, property)}
+    for name in NAMES.values():
+        assert typing.get_type_hints(vars(mneme.Recipe)[name].fget)["return"] == HINTS[name], name
+        assert re.search(rf"^ {{12}}{name}: ", mneme.Recipe.__init__.__doc__ or "", re.MULTILINE), name
+
+
+@pytest.mark.parametrize(("key", "values"), [(key, values) for key, values, _ in KEYS])
+def test_a_keyword_has_the_names_that_the_library_takes(key: str, values: str) -> None:
+    hint = HINTS[NAMES[key]]
+    names = values.split(" | ")
+    if all(re.fullmatch(r"[a-zA-Z_]+", name) for name in names) and len(names) > 1:
+        if set(names) == {"no", "yes"}:
+            assert choices(hint) == [bool]
+        elif not literals(hint):
+            assert choices(hint) == [str]  # e.g. FILE
+        else:
+            # Words for numbers ("tokens", "N") are the number's type.
+            numbers = {"tokens", "N", "mass"} if int in choices(hint) or float in choices(hint) else set()
+            assert literals(hint) == set(names) - numbers
+    else:
+        assert literals(hint) <= set(names)
+
+
+def test_a_setting_has_the_type_of_its_keyword() -> None:
+    seen = set()
+    for method in mneme.methods():
+        for key, text in _core.recipe_values(method):
+            value = getattr(mneme.Recipe(method), NAMES[key])
+            assert is_of(value, HINTS[NAMES[key]]), (method, key, text, value)
+            assert mneme.Recipe(method).replace(**{NAMES[key]: value}) == mneme.Recipe(method), (method, key)
+            seen.add(key)
+    # Of blocks that no method has by itself.
+    more = mneme.Recipe.parse("h2o:rank=stamp"), mneme.Recipe.parse("snapkv:rank=mass_var")
+    assert (more[0].stamp_page, more[0].pin_prompt) == (more[0]._value("stamp_page"), more[0]._value("pin_prompt"))
+    for recipe in more:
+        for key, text in _core.recipe_values(str(recipe)):
+            value = getattr(recipe, NAMES[key])
+            assert is_of(value, HINTS[NAMES[key]]), (key, text, value)
+            seen.add(key)
+    assert seen >= {key for key, _, _ in KEYS} - {"scan_share", "scan_from"}, "try a recipe that has these keys"
+
+
+def test_the_pages_and_the_message_have_every_key() -> None:
+    page = (ROOT / "docs" / "reference" / "methods.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", page.replace("\\|", "\0"), re.MULTILINE)
+    documented = {(key, values.replace("\0", "|"), meaning.replace("\0", "|")) for key, values, meaning in rows}
+    assert {tuple(key) for key in KEYS} <= documented
+    python_page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert all(f"* `{name}`: " in python_page for name in NAMES.values())
+    with pytest.raises(mneme.Error) as raised:
+        mneme.Recipe.parse("quest:no_such=5")
+    assert str(raised.value).split("there are: ")[1].split(", ") == [key for key, _, _ in KEYS]
 
 
 @pytest.mark.parametrize("name", sorted(mneme.methods()))

@@ -1,5 +1,6 @@
 """Types and documents: the stub is the module's, mypy finds nothing, every public name is documented."""
 
+import ast
 import inspect
 import pathlib
 import re
@@ -63,3 +64,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     headings = set(re.findall(r"^#+ `([\w.]+)", page, re.MULTILINE))
     missing = [name for name, _ in public() if name not in headings and not name.startswith("Recipe.")]
     assert missing == []
+
+
+def test_every_error_is_of_the_kinds_that_the_reference_names() -> None:
+    # A Recipe is immutable, as frozen dataclasses are: AttributeError. _cuda: the package cannot be imported.
+    kinds = {"Error", "TypeError", "AssertionError"}  # the last: a fault of the package itself
+    more = {"recipe.py": {"AttributeError"}, "_cuda.py": {"ImportError"}}
+    for path in PACKAGE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                name = ast.unparse(node.exc.func)
+                assert name.removeprefix("mneme.") in kinds | more.get(path.name, set()), f"{path.name}:{node.lineno}"

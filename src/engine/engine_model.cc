@@ -34,6 +34,7 @@ class ModelForward final : public ForwardPass {
 };
 
 std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const EngineOptions& options) {
+  check_device_options(options);
   const ForwardBackend* backend = Backend<ForwardBackend>::find();
   if (!backend || device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
   return backend->make(std::move(model), options, nullptr, RankSplit::kHeads);

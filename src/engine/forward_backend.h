@@ -19,4 +19,7 @@ struct ForwardBackend {
                                        RankSplit split);
 };
 
+// Errors  kOption: a setting that no device acts on (EngineOptions::deterministic)
+void check_device_options(const EngineOptions& options);
+
 }  // namespace mneme

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "src/engine/engine.h"
+#include "src/engine/forward_backend.h"
+#include "src/engine/session/running_model.h"
 #include "src/formats/checkpoint.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -71,6 +73,21 @@ class EngineModel : public testing::Test {
   ChatFormat format_ = ChatFormat::detect(*tokenizer_);
   std::vector<NeedlePrompt> prompts_;
 };
+
+// No kernel of a device acts on it: it was accepted and changed nothing.
+TEST(DeviceOptions, DeterministicIsRefusedOnADevice) {
+  EXPECT_NO_THROW(check_device_options({.device = Device::kCpu, .deterministic = true}));
+  EXPECT_NO_THROW(check_device_options({.device = Device::kCuda}));
+  EngineOptions options{.device = Device::kCuda, .deterministic = true};
+  auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
+  try {
+    start_model(std::move(checkpoint), nullptr, options, {});
+    FAIL() << "it started";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kOption);
+    EXPECT_THAT(e.what(), ::testing::StartsWith("--deterministic: expected --device cpu, found cuda"));
+  }
+}
 
 TEST_F(EngineModel, ABatchAnswersAsEachDoesAlone) {
   for (bool deterministic : {true, false}) {

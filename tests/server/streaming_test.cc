@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "apps/bench/load.h"
+#include "apps/bench/timed/load.h"
 #include "tests/sanitized.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"

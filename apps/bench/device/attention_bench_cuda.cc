@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "apps/bench/device/device_bench_cuda.h"
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/samples.h"
 #include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/ops/attention/prefill/prefill_attention_cuda.h"

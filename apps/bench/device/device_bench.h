@@ -5,12 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "apps/bench/allreduce_bench.h"
-#include "apps/bench/bench.h"
 #include "apps/bench/device/attention_bench.h"
-#include "apps/bench/device/device_rates.h"
 #include "apps/bench/device/gemm_bench.h"
 #include "apps/bench/device/select_bench.h"
+#include "apps/bench/timed/allreduce_bench.h"
+#include "apps/bench/timed/bench.h"
 #include "src/cuda/device.h"
 #include "src/model/weight_mix.h"
 
@@ -63,7 +62,6 @@ struct DeviceBenches {
   SelectResult (*select)(const ModelConfig& config, const SelectCase& c, std::int32_t times);
   // Skinny GEMMs of a layer; medians of `times` runs.
   GemmResult (*gemm)(const ModelConfig& config, const GemmCase& c, std::int32_t times);
-  DeviceRates (*rates)(int device);
   // Inside graphs. Errors  kDevice: no NCCL. RanksStopped.
   // Requires  cases of a form follow one another.
   std::vector<AllReduceResult> (*all_reduces)(Collective& ranks, std::span<const AllReduceCase> cases,

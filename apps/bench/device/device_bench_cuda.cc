@@ -6,7 +6,7 @@
 
 #include "apps/bench/device/gather_cuda.h"
 #include "apps/bench/device/host_recall_cuda.h"
-#include "apps/bench/sequences.h"
+#include "apps/bench/timed/sequences.h"
 #include "src/base/backend.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -441,7 +441,6 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                         .attention = &measure_attention_cuda,
                         .select = &measure_select_cuda,
                         .gemm = &measure_gemm_cuda,
-                        .rates = &measure_device_cuda,
                         .all_reduces = &measure_all_reduces_cuda});
 
 }  // namespace mneme

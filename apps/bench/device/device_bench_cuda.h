@@ -10,7 +10,6 @@ AttentionResult measure_attention_cuda(const ModelConfig& config, std::int32_t d
                                        std::int32_t times);
 SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c, std::int32_t times);
 GemmResult measure_gemm_cuda(const ModelConfig& config, const GemmCase& c, std::int32_t times);
-DeviceRates measure_device_cuda(int device);
 std::vector<AllReduceResult> measure_all_reduces_cuda(Collective& ranks, std::span<const AllReduceCase> cases,
                                                       std::int32_t times);
 

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "apps/bench/device/device_bench_cuda.h"
-#include "apps/bench/samples.h"
+#include "apps/bench/device_rates.h"
+#include "apps/bench/timed/samples.h"
 #include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/cuda/memory.h"
@@ -157,7 +158,7 @@ SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c,
   if (c.depth <= c.budget + c.group_tokens)
     fail(ErrorKind::kOption, "a depth of {} tokens leaves nothing to select for a budget of {}", c.depth, c.budget);
   SelectResult r;
-  r.read_rate = measure_device_cuda(0).read;
+  r.read_rate = measure_device(0).read;
   const Stream stream = Stream::make();
   const Layers l = make_layers(config, c, stream);
   const DeviceCache& s = l.cache;

@@ -10,17 +10,19 @@
 #include <vector>
 
 #include "apps/bench/device/device_bench.h"
-#include "apps/bench/trace.h"
+#include "apps/bench/timed/trace.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/bench/bench_report.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/companion/companion.h"
 #include "apps/mneme/kv_options.h"
+#include "apps/mneme/measured/bench_model.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "apps/mneme/rank_options.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
+#include "src/engine/forward_backend.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/ranks/rank_pass.h"
@@ -203,6 +205,7 @@ int bench(BenchCommand o) {
   const std::int64_t timed = o.output.phases ? o.cases.steps + kPhaseWarmup : 0;
   const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps + timed : 0);
 
+  check_device_options({.device = cuda ? Device::kCuda : Device::kCpu, .deterministic = o.machine.deterministic});
   const std::unique_ptr<RankGroup> ranks = join_bench(o, deepest);
   const bool tells = ranks == nullptr || ranks->leads();
   ProgressBar bar(ProgressBar::mode_for_stderr(tells && !o.output.no_progress));
@@ -359,7 +362,7 @@ void add_one(CLI::App& app, int& code, bool decode) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("bench", "Time steps, beside the machine's limits");
+  CLI::App* c = app.add_subcommand(std::string(kBenchCompanion.command), std::string(kBenchCompanion.summary));
   c->require_subcommand(1);
   add_one(*c, code, true);
   add_one(*c, code, false);

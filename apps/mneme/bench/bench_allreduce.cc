@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/bench/allreduce_bench.h"
 #include "apps/bench/device/device_bench.h"
+#include "apps/bench/timed/allreduce_bench.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/rank_options.h"
 #include "src/base/error.h"

@@ -7,9 +7,9 @@
 #include "apps/bench/device/device_bench.h"
 #include "apps/bench/shapes.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/bench/bench_report.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/measured/bench_model.h"
 #include "apps/mneme/options.h"
 #include "src/cuda/device.h"
 

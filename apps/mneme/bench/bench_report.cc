@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "apps/eval/figures/chart.h"
 #include "apps/mneme/run/run_report.h"
@@ -203,26 +202,6 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
 
 }  // namespace
 
-Json machine_json(const Machine& m) {
-  return {{"cpu", m.cpu},
-          {"cpus_online", m.cpus_online},
-          {"cpus_allowed", m.cpus_allowed},
-          {"cores", m.cores},
-          {"numa_nodes", m.numa_nodes},
-          {"l3_bytes", m.l3_bytes},
-          {"memory_bytes", m.memory_bytes},
-          {"memory_limit", m.memory_limit},
-          {"memory_available", m.memory_available},
-          {"features", m.features}};
-}
-
-Json device_json(const DeviceInfo& d) {
-  return {{"name", d.name},           {"compute_capability", fmt::format("{}.{}", d.compute_major, d.compute_minor)},
-          {"sm_count", d.sm_count},   {"memory_bytes", d.memory_bytes},
-          {"l2_bytes", d.l2_bytes},   {"driver", d.driver},
-          {"cuda_runtime", d.runtime}};
-}
-
 std::string device_test_json(const char* test, const DeviceInfo& device, const std::string& model,
                              const Json& results) {
   return Json{{"test", test},
@@ -233,14 +212,6 @@ std::string device_test_json(const char* test, const DeviceInfo& device, const s
               {"model", model},
               {"results", results}}
       .dump();
-}
-
-std::vector<std::string> command_line() {
-  std::vector<std::string> words;
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  if (!words.empty()) words[0] = words[0].substr(words[0].find_last_of('/') + 1);
-  return words;
 }
 
 std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& r, const BenchRow& row) {

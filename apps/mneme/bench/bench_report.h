@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/timed/bench.h"
+#include "apps/mneme/measured/machine_json.h"
 #include "src/cuda/device.h"
 
 namespace mneme::cli {
@@ -33,13 +34,9 @@ struct BenchReport {
   std::vector<BenchRow> rows;
 };
 
-nlohmann::ordered_json machine_json(const Machine& machine);
-nlohmann::ordered_json device_json(const DeviceInfo& device);
 // One JSON object of a device test other than decode and prefill.
 std::string device_test_json(const char* test, const DeviceInfo& device, const std::string& model,
                              const nlohmann::ordered_json& results);
-// The command line, without the folder of the program.
-std::vector<std::string> command_line();
 
 // Seconds of a step by phase on a device, by operation on the CPU.
 std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& report, const BenchRow& row);

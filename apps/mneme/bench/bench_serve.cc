@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/load.h"
 #include "apps/bench/machine.h"
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/load.h"
+#include "apps/bench/timed/samples.h"
 #include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/bench/bench_report.h"
-#include "apps/mneme/commands.h"
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"

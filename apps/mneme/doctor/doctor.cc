@@ -15,11 +15,11 @@
 #include "apps/bench/machine.h"
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/bench/bench_model.h"
-#include "apps/mneme/bench/bench_report.h"
 #include "apps/mneme/commands.h"
 #include "apps/mneme/doctor/doctor_device.h"
 #include "apps/mneme/doctor/recommend.h"
+#include "apps/mneme/measured/bench_model.h"
+#include "apps/mneme/measured/machine_json.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "mneme/mneme.h"
@@ -116,7 +116,7 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   return out;
 }
 
-std::string size_text(std::int64_t bytes) {
+std::string memory_text(std::int64_t bytes) {
   return bytes < (std::int64_t{1} << 30) ? fmt::format("{:.1f} MiB", mebibytes(bytes))
                                          : fmt::format("{:.2f} GiB", gibibytes(bytes));
 }
@@ -131,9 +131,9 @@ std::string machine_text(const Machine& m, const Rates& r, int threads) {
                             m.cpus_online, m.numa_nodes, m.numa_nodes == 1 ? "" : "s"));
   line("instruction sets",
        m.features.empty() ? "none that the kernels look for" : fmt::format("{}", fmt::join(m.features, " ")));
-  line("L3", m.l3_bytes > 0 ? size_text(m.l3_bytes) : "unknown");
-  line("memory", fmt::format("{}, {} available; this process may have {}", size_text(m.memory_bytes),
-                             size_text(m.memory_available), size_text(m.memory_limit)));
+  line("L3", m.l3_bytes > 0 ? memory_text(m.l3_bytes) : "unknown");
+  line("memory", fmt::format("{}, {} available; this process may have {}", memory_text(m.memory_bytes),
+                             memory_text(m.memory_available), memory_text(m.memory_limit)));
   line("reads, 1 thread", fmt::format("{:.1f} GB/s", r.one_thread / 1e9));
   if (threads > 1) line(fmt::format("reads, {} threads", threads), fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
   if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
@@ -149,13 +149,13 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
   };
   line("model",
        fmt::format("{}, {:.1f} M parameters, {}", name, ratio(o.parameters, 1e6), dtype_name(o.shape.weights)));
-  line("weights", size_text(o.shape.weight_bytes));
+  line("weights", memory_text(o.shape.weight_bytes));
   line("keys and values",
-       fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token ({})", size_text(o.kv_bytes), o.batch,
+       fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token ({})", memory_text(o.kv_bytes), o.batch,
                    o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token), dtype_name(o.kv_dtype)));
-  line("activations", size_text(o.activation_bytes));
-  line("needed", fmt::format("{}: {}", size_text(o.needed),
-                             o.fits ? "fits" : fmt::format("does not fit into {}", size_text(usable_bytes(m)))));
+  line("activations", memory_text(o.activation_bytes));
+  line("needed", fmt::format("{}: {}", memory_text(o.needed),
+                             o.fits ? "fits" : fmt::format("does not fit into {}", memory_text(usable_bytes(m)))));
   line("decode, at most",
        fmt::format("{:.1f} tokens/s at the start, {:.1f} with the context full", o.decode_empty, o.decode_full));
   if (o.prefill > 0) line("prefill, at most", prefill_text(o.prefill, o.context));

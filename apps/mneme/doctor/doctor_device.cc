@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "apps/bench/device/device_bench.h"
 #include "apps/bench/step_cost.h"
-#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/measured/machine_json.h"
 #include "src/base/ratio.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
@@ -52,7 +51,7 @@ std::string placement_text(const DeviceSplit& s) {
 std::vector<DoctorDevice> look_at_devices() {
   std::vector<DoctorDevice> devices;
   for (int i = 0; i < device_count(); ++i)
-    devices.push_back({.number = i, .info = device_info(i), .rates = device_benches().rates(i)});
+    devices.push_back({.number = i, .info = device_info(i), .rates = measure_device(i)});
   return devices;
 }
 

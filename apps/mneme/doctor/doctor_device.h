@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/device/device_rates.h"
-#include "apps/mneme/bench/bench_model.h"
+#include "apps/bench/device_rates.h"
+#include "apps/mneme/measured/bench_model.h"
 #include "src/cuda/device.h"
 #include "src/model/weight_placement.h"
 

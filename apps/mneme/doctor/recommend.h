@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/mneme/bench/bench_model.h"
 #include "apps/mneme/doctor/doctor_device.h"
+#include "apps/mneme/measured/bench_model.h"
 
 namespace mneme::cli {
 

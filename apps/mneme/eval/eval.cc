@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/eval/report.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/companion/companion.h"
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/eval/eval_measure.h"
 #include "apps/mneme/eval/eval_suite.h"
@@ -89,7 +89,7 @@ int run_eval(const EvalCommand& given) {
 }  // namespace
 
 void add_eval(CLI::App& app, int& code) {
-  CLI::App* c = app.add_subcommand("eval", "Measure right answers, bytes and time of KV methods");
+  CLI::App* c = app.add_subcommand(std::string(kEvalCompanion.command), std::string(kEvalCompanion.summary));
   const auto o = std::make_shared<EvalCommand>();
   add_eval_options(*c, o->setup);
   add_method_list(*c, "--methods", o->methods,

@@ -1,4 +1,5 @@
 #include "src/engine/session/running_model.h"
+#include "src/engine/forward_backend.h"
 
 #include <utility>
 
@@ -112,6 +113,7 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   if (options.threads < 0 || options.threads > kMaxThreads) {
     fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMaxThreads, options.threads);
   }
+  check_device_options(options);
   const bool alone = ranks.world == nullptr;
   EngineOptions in_force = alone ? options : options_of_leader(*ranks.world, options);
   auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);

@@ -1,4 +1,4 @@
-#include "apps/bench/bench.h"
+#include "apps/bench/timed/bench.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/shapes.h"
-#include "apps/bench/trace.h"
+#include "apps/bench/timed/trace.h"
 #include "mneme/error.h"
 #include "src/recipes/recipes.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "apps/bench/bandwidth.h"
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/samples.h"
 
 namespace mneme {
 namespace {

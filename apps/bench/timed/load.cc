@@ -1,4 +1,4 @@
-#include "apps/bench/load.h"
+#include "apps/bench/timed/load.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,9 +1,9 @@
-#include "apps/bench/allreduce_bench.h"
+#include "apps/bench/timed/allreduce_bench.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/samples.h"
 
 namespace mneme {
 

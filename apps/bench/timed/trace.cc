@@ -1,4 +1,4 @@
-#include "apps/bench/trace.h"
+#include "apps/bench/timed/trace.h"
 
 #include <fmt/format.h>
 

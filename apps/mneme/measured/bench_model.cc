@@ -1,4 +1,4 @@
-#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/measured/bench_model.h"
 
 #include <array>
 #include <string_view>

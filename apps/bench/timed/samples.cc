@@ -1,4 +1,4 @@
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/samples.h"
 
 #include <algorithm>
 #include <cmath>

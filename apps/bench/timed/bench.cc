@@ -1,11 +1,11 @@
-#include "apps/bench/bench.h"
+#include "apps/bench/timed/bench.h"
 
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "apps/bench/sequences.h"
+#include "apps/bench/timed/sequences.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/ratio.h"

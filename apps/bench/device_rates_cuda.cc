@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "apps/bench/device/device_bench_cuda.h"
+#include "apps/bench/device_rates.h"
+#include "src/base/backend.h"
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/cuda/device.h"
 #include "src/cuda/memory.h"
@@ -25,8 +26,6 @@ double rate_of(const Stream& stream, std::size_t bytes, F&& work) {
   return best;
 }
 
-}  // namespace
-
 DeviceRates measure_device_cuda(int device) {
   use_device(device);
   const std::size_t bytes = std::min(kMost, device_info(device).free_bytes / 2) / kPinned * kPinned;
@@ -40,5 +39,9 @@ DeviceRates measure_device_cuda(int device) {
   rates.device_to_host = rate_of(stream, kPinned, [&] { copy_bytes(here.data(), there.data(), kPinned, stream); });
   return rates;
 }
+
+}  // namespace
+
+MNEME_REGISTER_BACKEND(rates_cuda, DeviceMeter, {.rates = &measure_device_cuda});
 
 }  // namespace mneme

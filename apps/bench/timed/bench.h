@@ -11,8 +11,8 @@
 
 #include "apps/bench/bandwidth.h"
 #include "apps/bench/machine.h"
-#include "apps/bench/samples.h"
 #include "apps/bench/step_cost.h"
+#include "apps/bench/timed/samples.h"
 #include "src/model/model.h"
 
 namespace mneme {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/timed/bench.h"
 #include "src/base/rng.h"
 
 namespace mneme {

@@ -1,4 +1,4 @@
-#include "apps/bench/sequences.h"
+#include "apps/bench/timed/sequences.h"
 
 #include "src/base/size32.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/allreduce_bench.h"
 #include "apps/bench/device/device_bench_cuda.h"
-#include "apps/bench/samples.h"
+#include "apps/bench/timed/allreduce_bench.h"
+#include "apps/bench/timed/samples.h"
 #include "src/base/error.h"
 #include "src/cuda/memory.h"
 #include "src/cuda/stream.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/timed/bench.h"
 
 namespace mneme {
 
