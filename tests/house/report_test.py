@@ -91,7 +91,7 @@ class ReportTest(Tree):
         self.page("before\n<!-- report: context -->\n<!-- /report -->\nafter\n")
         self.assertEqual(report(self.root).returncode, 0)
         text = (self.root / "docs/page_of_the_test.md").read_text()
-        self.assertTrue(text.startswith("before\n<!-- report: context -->\n| ms a token at |"), text)
+        self.assertTrue(text.startswith("before\n<!-- report: context -->\n| ms per token at |"), text)
         self.assertIn("(../bench/results/", text)
         self.assertTrue(text.endswith("<!-- /report -->\nafter\n"), text)
 

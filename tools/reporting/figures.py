@@ -54,7 +54,7 @@ def decode_context():
         series.insert(0, Series(f"transformers, host {theirs[-1][1]:.0f}", theirs, "purple"))
     said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
     return svg(Chart(
-        title="Milliseconds a token (log scale)", x_title="tokens of context",
+        title="Milliseconds per token (log scale)", x_title="tokens of context",
         description="Decode time against context length on one H200, Llama 3.1 8B shape, bf16, one sequence. `host` "
                     "and `GPU` say where the KV cache is; the band of FreeKV runs from no corrected KV head to 20 %. "
                     + said + ".",
@@ -77,7 +77,7 @@ def throughput():
     low, high = min(x for s in series for x, _ in s.points), max(x for s in series for x, _ in s.points)
     said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
     return svg(Chart(
-        title="Tokens a second, all sequences (log scale)", x_title="tokens of context",
+        title="Tokens per second, all sequences (log scale)", x_title="tokens of context",
         description="Decode throughput against context length, Llama 3.1 8B shape, measured on one H200 with the memory of "
                     "an 80 GB card: as many sequences as it holds on the GPU, a million tokens in host memory. " + said
                     + ".",
@@ -144,13 +144,13 @@ def planned(title, unit, value, ticks):
 
 def plan_throughput():
     """Planned tokens a second against context length."""
-    return planned("Tokens a second, all sequences: computed", "Decode throughput", lambda r: r["tokens_per_second"],
+    return planned("Tokens per second, all sequences: computed", "Decode throughput", lambda r: r["tokens_per_second"],
                    (20, 100, 500, 2000, 12000))
 
 
 def plan_cost():
     """Planned cost of a token against context length."""
-    return planned("GPU milliseconds a token: computed", "GPU time of a decoded token",
+    return planned("GPU milliseconds per token: computed", "GPU time of a decoded token",
                    lambda r: 1e3 * r["gpus"] / r["tokens_per_second"], (1, 5, 20, 100, 200))
 
 
@@ -177,7 +177,7 @@ def answers_by_bytes(length):
             series.append(Series(f"{label} {points[method][-1][1]:.0f} %", points[method], colour, bold=method == "mneme",
                                  spans=spans[method]))
         return svg(Chart(
-            title="Right answers, %", x_title=f"KiB that a step reads, of {full['kib_per_step']:,.0f} (log scale)",
+            title=f"Right answers, %: a register of {length:,} tokens", x_title=f"KiB that a step reads, of {full['kib_per_step']:,.0f} (log scale)",
             description=f"Right answers of the shipped 27 M model about a register of {length:,} tokens against what a step "
                         "reads of keys, values and index, by budgets of 256 to 4,096, with 95 % intervals. "
                         + "; ".join(f"{s.label} at {s.points[-1][0]:,.0f} KiB" for s in series) + ".",
