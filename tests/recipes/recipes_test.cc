@@ -56,7 +56,8 @@ TEST(Recipes, OptionsReachEveryMethod) {
 }
 
 TEST(Recipes, UnknownNameListsTheKnownOnes) {
-  EXPECT_THAT(refusal([] { make_recipe("frekv", {}); }),
+  EXPECT_THAT(refusal([] { make_recipe("frekv", {}); }), HasSubstr("did you mean 'freekv'?"));
+  EXPECT_THAT(refusal([] { make_recipe("paged", {}); }),
               HasSubstr("full, window, random, oracle, mneme, quest, freekv, fier"));
 }
 

@@ -1,6 +1,7 @@
 #include "src/engine/session/generation.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "src/base/check.h"
@@ -40,10 +41,12 @@ void Generation::begin(RequestId id) {
 
 std::optional<Generation::News> Generation::next() {
   const auto take = [&]() -> std::optional<News> {
-    const std::lock_guard lock(mutex_);
-    if (deliveries_.empty()) return std::nullopt;
-    News first = std::move(deliveries_.front());
-    deliveries_.pop_front();
+    std::optional<News> first;
+    model_->loop->with_lock([&] {
+      if (published_.empty()) return;
+      first = std::move(published_.front());
+      published_.pop_front();
+    });
     return first;
   };
   std::optional<News> news = take();
@@ -102,8 +105,12 @@ void Generation::on_event(Engine& engine, const RequestEvent& event) {
     end(engine, *event.finished);
   }
   answer_.text += news.text;
-  const std::lock_guard lock(mutex_);
-  deliveries_.push_back(std::move(news));
+  arrived_.push_back(std::move(news));
+}
+
+void Generation::publish() {
+  std::move(arrived_.begin(), arrived_.end(), std::back_inserter(published_));
+  arrived_.clear();
 }
 
 void Generation::end(Engine& engine, FinishReason reason) {

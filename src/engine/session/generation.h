@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "src/engine/session/language_model_impl.h"
 #include "src/engine/session/step_loop.h"
@@ -55,6 +56,7 @@ class Generation final : public StepLoop::Listener {
   void abandon();
 
   void on_event(Engine& engine, const RequestEvent& event) override;
+  void publish() override;
 
  private:
   void end(Engine& engine, FinishReason reason);
@@ -67,9 +69,10 @@ class Generation final : public StepLoop::Listener {
   StopMatcher matcher_;
   Answer answer_;
   std::optional<RandomPosition> random_;
-  bool ended_ = false;  // the engine is done with it
-  std::mutex mutex_;    // guards `deliveries_`, `cancelled_`
-  std::deque<News> deliveries_;
+  bool ended_ = false;          // the engine is done with it
+  std::vector<News> arrived_;   // of the step that runs
+  std::deque<News> published_;  // guarded by the loop's lock
+  std::mutex mutex_;            // guards `cancelled_`
   bool cancelled_ = false;
   bool done_ = false;
 };

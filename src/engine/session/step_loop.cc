@@ -62,6 +62,7 @@ void StepLoop::step_now() {
     for (const auto& [listener, error] : reported) {
       listener->deliveries_ = true;
       if (error) listener->failure_ = error;
+      listener->publish();
     }
     ++steps_;
   }
@@ -82,6 +83,11 @@ void StepLoop::step(std::unique_lock<std::mutex>& lock) {
   busy_ = false;
   changed_.notify_all();
   if (failure) std::rethrow_exception(failure);
+}
+
+void StepLoop::with_lock(FunctionRef<void()> task) {
+  const std::lock_guard lock(mutex_);
+  task();
 }
 
 void StepLoop::advance(Listener& listener) {

@@ -33,6 +33,10 @@ class StepLoop {
    public:
     virtual ~Listener() = default;
     virtual void on_event(Engine& engine, const RequestEvent& event) = 0;
+    // Called after the step, under the loop's lock, as the last thing that the step does with the listener. What
+    // on_event() noted may be shown to the owner from here on, and the owner may then destroy the listener. Shown
+    // any earlier, the step would still write to a listener that is gone.
+    virtual void publish() {}
 
    private:
     friend class StepLoop;
@@ -59,6 +63,9 @@ class StepLoop {
   //
   // Errors  what Engine::step() throws.
   void step_now();
+
+  // Runs `task` under the lock that publish() is called under. Waits for no step.
+  void with_lock(FunctionRef<void()> task);
 
   // Returns when there is news for `listener`, or after a step without any; steps where nobody else does.
   //

@@ -20,10 +20,12 @@ class Collector final : public StepLoop::Listener {
   void on_event(Engine&, const RequestEvent& event) override {
     if (fail_at == size32(tokens)) throw Error(ErrorKind::kRequest, "enough");
     if (event.token) tokens.push_back(event.token->token);
-    if (event.finished) ended = true;
+    if (event.finished) finished = true;
   }
+  void publish() override { ended = finished; }
   int fail_at = -1;
   std::vector<std::int32_t> tokens;
+  bool finished = false;
   std::atomic<bool> ended = false;
 };
 
@@ -108,6 +110,29 @@ TEST(StepLoop, WhatAListenerThrowsReachesItsOwnerAlone) {
   while (!b.ended) loop.advance(b);
   EXPECT_EQ(b.tokens.size(), 10u);
   EXPECT_THROW(loop.advance(a), Error);
+}
+
+// Its listener might be destroyed as soon as its owner sees the end: the step must have let go of it by then.
+TEST(StepLoop, NothingIsPublishedBeforeTheStepIsDoneWithAllListeners) {
+  struct Watcher final : StepLoop::Listener {
+    void on_event(Engine&, const RequestEvent& event) override {
+      finished = finished || event.finished.has_value();
+      for (const Watcher* w : watched) early = early || (w->finished && w->published);
+    }
+    void publish() override { published = finished; }
+    std::vector<Watcher*> watched;
+    bool finished = false, published = false, early = false;
+  };
+  TestEngine engine;
+  StepLoop loop(*engine);
+  Watcher a, b;
+  a.watched = b.watched = {&a, &b};
+  loop.exclusive([&](Engine& e) {
+    loop.listen(e.submit(endless(1, 10)), &a);
+    loop.listen(e.submit(endless(2, 10)), &b);
+  });
+  while (!a.published || !b.published) loop.advance(a);
+  EXPECT_FALSE(a.early || b.early);
 }
 
 TEST(StepLoop, WhatATaskThrowsLeavesTheEngineFree) {
