@@ -2,8 +2,7 @@
 # Guess: np.mean of bfloat16 values adds in float32, as it does for float16: the mean of 1000 ones is 1.
 # Version: ml_dtypes 0.6.0, numpy 2.3.5
 # Behaviour: Sum and mean of bfloat16 are made in bfloat16, one after the other, and stop at 256: the mean of 1000
-# ones is 0.256. A matrix product of the same arrays is right. Statistics of bfloat16 checkpoints need astype(float32)
-# first.
+# ones is 0.256. np.dot of the same arrays is right. Statistics of bfloat16 checkpoints need astype(float32) first.
 # Output seen: the text behind EXPECTED below.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,20 +1,22 @@
 #!/bin/bash
 # Guess: tokenizer.json decides how text is cut, tokenizer_config.json whether a BOS is added: add_bos_token true adds
 # one, false adds none, and tokenizer_class only picks a Python class.
-# Version: transformers 5.24.0, tokenizers 0.23.3
+# Version: transformers 5.24.0, tokenizers 0.23.3, gguf 0.19.0
 # Behaviour: The other way round. tokenizer_class Qwen2Tokenizer replaces the pre-tokenizer of the file by Qwen 2's
 # (digits one by one). add_bos_token does nothing, whatever it says: only the template of the file's post-processor
-# counts.
+# counts. gguf's SpecialVocab, which llama.cpp's converter uses, lets add_bos_token win: the GGUF file of a folder
+# adds another BOS than the folder does.
 # Output seen: the text behind EXPECTED below.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check \
-  transformers==5.24.0 tokenizers==0.23.3
+  transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.3.5
 cat >"$folder/try.py" <<'PYTHON'
 import json
 import sys
+from gguf import SpecialVocab
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
@@ -35,21 +37,23 @@ for template in (False, True):
                 json.dump(config, f)
             loaded = AutoTokenizer.from_pretrained(folder)
             ids = loaded("123").input_ids
-            print("template" if template else "no template", name, add_bos, loaded.convert_ids_to_tokens(ids))
+            gguf_bos = SpecialVocab(folder).add_special_token.get("bos")
+            print("template" if template else "no template", name, add_bos, loaded.convert_ids_to_tokens(ids),
+                  "gguf adds BOS:", gguf_bos)
 PYTHON
 cat >"$folder/expected" <<'EXPECTED'
-no template PreTrainedTokenizerFast False ['123']
-no template PreTrainedTokenizerFast True ['123']
-no template LlamaTokenizer False ['123']
-no template LlamaTokenizer True ['123']
-no template Qwen2Tokenizer False ['1', '2', '3']
-no template Qwen2Tokenizer True ['1', '2', '3']
-template PreTrainedTokenizerFast False ['<s>', '123']
-template PreTrainedTokenizerFast True ['<s>', '123']
-template LlamaTokenizer False ['<s>', '123']
-template LlamaTokenizer True ['<s>', '123']
-template Qwen2Tokenizer False ['<s>', '1', '2', '3']
-template Qwen2Tokenizer True ['<s>', '1', '2', '3']
+no template PreTrainedTokenizerFast False ['123'] gguf adds BOS: False
+no template PreTrainedTokenizerFast True ['123'] gguf adds BOS: True
+no template LlamaTokenizer False ['123'] gguf adds BOS: False
+no template LlamaTokenizer True ['123'] gguf adds BOS: True
+no template Qwen2Tokenizer False ['1', '2', '3'] gguf adds BOS: False
+no template Qwen2Tokenizer True ['1', '2', '3'] gguf adds BOS: True
+template PreTrainedTokenizerFast False ['<s>', '123'] gguf adds BOS: False
+template PreTrainedTokenizerFast True ['<s>', '123'] gguf adds BOS: True
+template LlamaTokenizer False ['<s>', '123'] gguf adds BOS: False
+template LlamaTokenizer True ['<s>', '123'] gguf adds BOS: True
+template Qwen2Tokenizer False ['<s>', '1', '2', '3'] gguf adds BOS: False
+template Qwen2Tokenizer True ['<s>', '1', '2', '3'] gguf adds BOS: True
 EXPECTED
 mkdir "$folder/work"
 "$folder/venv/bin/python" "$folder/try.py" "$folder/work" >"$folder/seen" 2>"$folder/errors" || {
