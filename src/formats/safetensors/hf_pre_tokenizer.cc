@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/error.h"
+#include "src/formats/safetensors/ruby_pattern.h"
 #include "src/formats/tokenizer_check.h"
 
 namespace mneme {
@@ -44,6 +45,12 @@ void add_pattern(const JsonRef& node, std::string pattern, TokenizerData& t) {
   t.pre_patterns.push_back(std::move(pattern));
 }
 
+std::string ruby_pattern(const JsonRef& node, const std::string& pattern) {
+  std::string why;
+  if (auto out = pcre_of_ruby(pattern, why)) return *out;
+  unsupported(node, fmt::format("a pattern with {}, which this build cannot express; write it without", why));
+}
+
 void read_split(const JsonRef& node, TokenizerData& t) {
   const std::string behaviour = node.at("behavior").string();
   const bool invert = node.boolean("invert", false);
@@ -53,7 +60,7 @@ void read_split(const JsonRef& node, TokenizerData& t) {
                 fmt::format("Split with behavior '{}'{}; expected Isolated", behaviour, invert ? ", inverted" : ""));
   const JsonRef pattern = node.at("pattern");
   if (const auto regex = pattern.find("Regex"))
-    add_pattern(node, regex->string(), t);
+    add_pattern(node, ruby_pattern(node, regex->string()), t);
   else
     add_pattern(node, escaped(pattern.at("String").string()), t);
 }

@@ -324,6 +324,30 @@ TEST(HfTokenizer, PreTokenizers) {
   EXPECT_TRUE(t.ignore_merges);
 }
 
+Json split_by(const char* regex) {
+  Json json = HfBuilder::byte_level_tokenizer();
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers",
+                            {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}},
+                             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  return json;
+}
+
+// PCRE2's reading cut 1234 into 123 and 4; findings/tokenizers_split_pattern.sh has what the tokenizers library does.
+TEST(HfTokenizer, PatternsMeanWhatTheyMeanInRuby) {
+  const auto read = [](const char* regex) { return tokenizer_of(split_by(regex)).pre_patterns.at(0); };
+  EXPECT_EQ(read(R"(\p{N}{1,3}+|\P{N}++)"), R"(\p{N}+|\P{N}++)");
+  EXPECT_EQ(read("a{0,2}+b{,2}+c{,2}d{2,3}{"), "a*b*c{0,2}d{2,3}{");
+  EXPECT_EQ(read(R"(\s+$|^a|[$^]\$)"), R"((?m)\s+$|^a|[$^]\$)");
+  EXPECT_EQ(read(R"(\h+|[^\h])"), "[0-9A-Fa-f]+|[^0-9A-Fa-f]");
+  EXPECT_EQ(read(R"([]{1,3}+$[:alpha:]]|(?i:'s)|(?!m))"), R"([]{1,3}+$[:alpha:]]|(?i:'s)|(?!m))");
+}
+
+TEST(HfTokenizer, PatternsThatPcre2HasNoEqualForAreNamed) {
+  for (const char* regex : {"a{2,3}+", "a{2}+", R"(\H)", "[a-z&&[^b]]", "[a[b]]", "(?m:a.b)", "(?im)a"})
+    EXPECT_THROW(tokenizer_of(split_by(regex)), Error) << regex;
+}
+
 TEST(HfTokenizer, HolesAreIdsWithoutAToken) {
   Json json = HfBuilder::byte_level_tokenizer();
   json["model"]["vocab"]["far"] = 35;
