@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
 
-std::string gib(std::int64_t bytes) {
+std::string gib_text(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", gibibytes(bytes));
 }
 
@@ -136,8 +136,8 @@ std::string devices_text(const std::vector<DoctorDevice>& devices) {
                      d.info.compute_minor, d.info.driver, d.info.pci_bus,
                      d.info.numa_node >= 0 ? fmt::format(", NUMA node {}", d.info.numa_node) : ""));
     line("  kernels", kernels_text(d.info.code_version));
-    line("  memory", fmt::format("{}, {} free, read at {:.0f} GB/s", gib(d.info.memory_bytes), gib(d.info.free_bytes),
-                                 d.rates.read / 1e9));
+    line("  memory", fmt::format("{}, {} free, read at {:.0f} GB/s", gib_text(d.info.memory_bytes),
+                                 gib_text(d.info.free_bytes), d.rates.read / 1e9));
     line("  link", fmt::format("{:.1f} GB/s from the host, {:.1f} GB/s to it", d.rates.host_to_device / 1e9,
                                d.rates.device_to_host / 1e9));
   }
@@ -148,7 +148,7 @@ std::string device_outlook_text(const DoctorDevice& device, const DeviceOutlooks
   std::string out;
   const auto line = [&](std::string_view what, const DeviceOutlook& x) {
     out += fmt::format("{:<22} {} of the device, {} of the host: {}; at most {:.1f} tokens/s with the context full\n",
-                       what, gib(x.device_needed), gib(x.host_needed), x.fits ? "fits" : "does not fit",
+                       what, gib_text(x.device_needed), gib_text(x.host_needed), x.fits ? "fits" : "does not fit",
                        x.tokens_per_second);
   };
   out += fmt::format("\nOn GPU {}:\n", device.number);

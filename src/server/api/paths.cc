@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/most_like.h"
 #include "src/server/api/api.h"
 #include "src/server/api/api_error.h"
-#include "src/server/api/request_fields.h"
 
 namespace mneme::server {
 namespace {

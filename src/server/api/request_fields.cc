@@ -215,18 +215,6 @@ void check_field(const std::string& key, const Json& value, std::span<const std:
 
 }  // namespace
 
-std::string_view most_like(std::string_view name, std::span<const std::string_view> names) {
-  std::string_view best;
-  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const std::string_view known : names) {
-    const std::size_t d = edit_distance(name, known);
-    if (d >= least) continue;
-    least = d;
-    best = known;
-  }
-  return best;
-}
-
 std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high) {
   const std::int64_t n = value.integer();
   if (n < low || n > high) value.wrong(fmt::format("an integer from {} to {}", low, high));

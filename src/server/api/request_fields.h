@@ -26,9 +26,6 @@ void expect_fields(const JsonRef& body, std::span<const std::string_view> names)
 // The field is there, and its value asks for something: it is not null, false, 0, "" or empty.
 bool is_given(const JsonRef& body, std::string_view key);
 
-// The one of the names that is most like `name`; empty: none differs by less than a third.
-std::string_view most_like(std::string_view name, std::span<const std::string_view> names);
-
 // Errors  kFormat: another value than an integer from low to high.
 std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high);
 
