@@ -334,7 +334,7 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
   const std::shared_ptr<KeyUse> use = use_of(request);
   with_body(request, std::move(writer), [this, is_chat, use](const Body& body, Writer w) -> std::function<void()> {
     const RequestContext how = context_of(use);
-    CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body.json, how);
+    CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body, how);
     CompletionReply::Setting setting{.text = *loop_.model().text,
                                      .loop = loop_,
                                      .model = parsed.model,
