@@ -9,6 +9,7 @@
 #include "mneme/mneme.h"
 #include "src/engine/session/running_model.h"
 #include "tests/engine/session/session_fixture.h"
+#include "tests/error_message.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -39,6 +40,32 @@ TEST_F(SessionTest, AFileTellsWhatItIs) {
   // <|bos|><|user|>...<|end|><|assistant|>
   EXPECT_EQ(file.count_tokens(turn),
             4 + static_cast<std::int64_t>(file.tokenize(kDocument + "\n\n\n" + kAboutHarbour).size()));
+}
+
+// Counted before the model starts, and tokenised once.
+TEST_F(SessionTest, APreparedTurnIsAskedAsItWasCounted) {
+  const Turn turn{.document = kDocument, .question = kAboutHarbour};
+  const EngineOptions small{.context = 2048, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false};
+  for (const QuestionPath path : {QuestionPath::kPrefill, QuestionPath::kDecode}) {
+    const std::size_t at = kDocument.find("for some time");
+    const AskOptions how{.question = path, .question_span = std::pair(at, at + 13), .top_logprobs = 2};
+    ModelFile file(kModel);
+    const PreparedTurn prepared = file.prepare(turn, how);
+    EXPECT_EQ(prepared.n_tokens(), file.count_tokens(turn, how));
+    const LanguageModel started(std::move(file), small);
+    Session session(started), other(started);
+    const Answer answer = session.ask(prepared, {.max_tokens = 8}), plain = other.ask(turn, {.max_tokens = 8}, how);
+    EXPECT_EQ(answer.tokens, plain.tokens);
+    EXPECT_EQ(session.tokens(), other.tokens());
+    EXPECT_EQ(answer.scores.size(), answer.tokens.size());
+    EXPECT_EQ(answer.stats.prompt_tokens, prepared.n_tokens());
+    EXPECT_EQ(error_message(ErrorKind::kRequest, [&] { session.ask(prepared); }),
+              "a prepared turn is the first of a session: this session had one");
+    Session elsewhere(model());
+    EXPECT_EQ(error_message(ErrorKind::kRequest, [&] { elsewhere.ask(prepared); }),
+              "the turn was prepared by another model's file: its tokens mean other words here");
+    elsewhere.ask(turn, {.max_tokens = 1});
+  }
 }
 
 // Bytes of the document to tokens of the framed turn.
