@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "src/engine/session/running_model.h"
 #include "tests/engine/session/session_fixture.h"
 #include "tests/error_message.h"
+#include "tests/padded_model.h"
+#include "tests/temp_folder.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -66,6 +69,21 @@ TEST_F(SessionTest, APreparedTurnIsAskedAsItWasCounted) {
               "the turn was prepared by another model's file: its tokens mean other words here");
     elsewhere.ask(turn, {.max_tokens = 1});
   }
+}
+
+TEST_F(SessionTest, ABiasOfAnIdWithoutATokenIsNamed) {
+  const TempFolder folder;
+  const LanguageModel padded(make_padded_model(folder.path()), {.threads = 1, .pin_threads = false});
+  Session session(padded);
+  const auto ask = [&](std::int32_t id) {
+    session.ask({.question = "A"}, {.sampling = {.logit_bias = {{id, 100.0f}}}, .max_tokens = 2},
+                {.framing = Framing::kRaw});
+  };
+  EXPECT_EQ(error_message(ErrorKind::kOption, [&] { ask(61); }),
+            "logit_bias: the id 61 has no token and is never sampled; leave it out");
+  ask(59);
+  const std::vector<float> logits = session.logits();
+  for (std::int32_t id = 0; id < kPaddedVocab; ++id) EXPECT_EQ(std::isfinite(logits[id]), id < kPaddedTokens) << id;
 }
 
 // Bytes of the document to tokens of the framed turn.
