@@ -111,7 +111,9 @@ TEST_F(ConfigStep, SizesThatSomethingIsDividedByAreCheckedWhenAFileIsRead) {
                           "expert_feed_forward_length", "general.alignment"}) {
     test::GgufBuilder file = test::GgufBuilder::mixture();
     file.set(std::string(key).starts_with("general.") ? key : "qwen3moe." + std::string(key), 0u);
-    if (key == std::string("attention.key_length")) file.set("qwen3moe.attention.value_length", 0u);
+    if (key == std::string("attention.key_length"))
+      for (const char* alike : {"qwen3moe.attention.value_length", "qwen3moe.rope.dimension_count"})
+        file.set(alike, 0u);
     const std::string bytes = file.build();
     EXPECT_THAT(error_message(ErrorKind::kFormat,
                               [&] {
