@@ -85,7 +85,7 @@ struct PlotArea {
 };
 
 std::string plot_axes(const PlotArea& a, const std::string& title) {
-  std::string svg = fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", a.x0, title);
+  std::string svg = fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", a.x0, escaped(title));
   for (int tick = 0; tick <= 100; tick += 25)
     svg += fmt::format(
         "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\" class=\"rule\"/><text x=\"{3}\" y=\"{4}\" "
@@ -107,7 +107,7 @@ std::string plot_points(const PlotArea& a, const std::vector<PlotPoint>& points)
     svg += fmt::format(
         "<circle cx=\"{0}\" cy=\"{1}\" r=\"4\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\" fill=\"{2}\">{5}</text>\n",
         a.x(p.kib), a.y(p.exact), kColours[colour % std::size(kColours)], a.x(p.kib) + 6,
-        a.y(p.exact) + 4 + 11 * (colour % 3), p.method);
+        a.y(p.exact) + 4 + 11 * (colour % 3), escaped(p.method));
     ++colour;
   }
   return svg;

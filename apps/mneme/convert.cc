@@ -1,4 +1,4 @@
-// mneme convert IN OUT.gguf --type q8_0: a checkpoint as GGUF, its matrices in another type.
+// mneme convert IN OUT.gguf --type q8_0, or -hf OWNER/NAME OUT.gguf: a checkpoint as GGUF, its matrices in another type.
 #include <fmt/format.h>
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "apps/mneme/commands.h"
+#include "apps/mneme/model_source.h"
 #include "apps/mneme/progress_bar.h"
 #include "mneme/error.h"
 #include "src/base/ascii.h"
@@ -23,7 +24,8 @@ constexpr std::array kTypes = {DType::kQ8_0,   DType::kQ4_0,  DType::kQ4_1, DTyp
                                DType::kIQ4_NL, DType::kMXFP4, DType::kBF16, DType::kF16,  DType::kF32};
 
 struct ConvertOptions {
-  std::string from, to, type_name = "q8_0";
+  ModelSource from;
+  std::string to, type_name = "q8_0";
   bool force = false;
   DType type = DType::kQ8_0;
 };
@@ -40,7 +42,7 @@ DType type_named(std::string_view given) {
 
 void check_target(const ConvertOptions& o) {
   std::error_code ignored;
-  if (std::filesystem::equivalent(o.from, o.to, ignored))
+  if (std::filesystem::equivalent(o.from.path, o.to, ignored))
     fail(ErrorKind::kOption, "{}: is the input itself; name another file to write", o.to);
   if (!o.force && std::filesystem::exists(std::filesystem::symlink_status(o.to, ignored)))
     fail(ErrorKind::kOption, "{}: exists already; --force replaces it", o.to);
@@ -48,8 +50,11 @@ void check_target(const ConvertOptions& o) {
 
 int convert(ConvertOptions options) {
   options.type = type_named(options.type_name);
+  if (!options.from.repo.empty() && options.to.empty()) options.to.swap(options.from.path);  // -hf REPO to
+  expect_model(options.from, "from");
+  if (options.to.empty()) fail(ErrorKind::kOption, "to is required: the GGUF file to write");
   check_target(options);
-  const auto checkpoint = Checkpoint::open(options.from);
+  const auto checkpoint = Checkpoint::open(model_file(options.from, true));
   ProgressBar bar(ProgressBar::mode_for_stderr(true));
   const ConvertResult result = convert_to_gguf(
       *checkpoint, options.to, options.type,
@@ -70,8 +75,9 @@ int convert(ConvertOptions options) {
 void add_convert(CLI::App& app, int& code) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command = app.add_subcommand("convert", "Convert a model to a GGUF file, with weights of another type");
-  command->add_option("from", options->from, "Hugging Face folder or GGUF file")->required();
-  command->add_option("to", options->to, "The GGUF file to write")->required();
+  command->add_option("from", options->from.path, "Hugging Face folder or GGUF file (not with -hf)");
+  command->add_option("to", options->to, "The GGUF file to write (required)");
+  add_hf_option(*command, options->from);
   command
       ->add_option("--type", options->type_name,
                    "Type of the weight matrices: q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "

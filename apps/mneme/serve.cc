@@ -296,8 +296,11 @@ void add_serve(CLI::App& app, int& code) {
       ->type_name("NAME")
       ->check(not_empty())
       ->group("Model");
-  c->add_option("--chat-template", command->chat_template, "Use this Jinja chat template instead of the model's")
-      ->type_name("FILE|TEXT")
+  c->add_option(
+       "--chat-template", command->chat_template,
+       "Use this Jinja chat template instead of the model's: a file, the template itself, or the name of one of the "
+       "model's templates (mneme inspect lists them)")
+      ->type_name("FILE|TEXT|NAME")
       ->check(not_empty())
       ->group("Model");
   add_network_options(*c, *command);

@@ -54,6 +54,25 @@ struct Turn {
   std::string system;    // first turn of a session only; families without a system role put it before the document
 };
 
+// The first turn of a session as tokens (ModelFile::prepare): a long document is tokenised once, to be counted before
+// the model starts and to be asked.
+class PreparedTurn {
+ public:
+  ~PreparedTurn();
+  PreparedTurn(PreparedTurn&&) noexcept;
+  PreparedTurn& operator=(PreparedTurn&&) noexcept;
+
+  // That it puts before its answer, framing included.
+  std::int64_t n_tokens() const;
+
+ private:
+  friend class ModelFile;
+  friend class Session;
+  struct Impl;
+  explicit PreparedTurn(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
 // An opened checkpoint: what the model is, and its tokenizer. Cheap; the weights are not read yet.
 class ModelFile {
  public:
@@ -74,6 +93,10 @@ class ModelFile {
   std::string detokenize(std::span<const std::int32_t> tokens) const;
   // Tokens that `turn` takes as the first one of a session, framing included.
   std::int64_t count_tokens(const Turn& turn, const AskOptions& options = {}) const;
+  // For Session::ask() of the model that takes this file over, and for the chat template that is set now.
+  //
+  // Errors  kRequest: nothing asked.
+  PreparedTurn prepare(Turn turn, AskOptions options = {}) const;
 
  private:
   friend class LanguageModel;
@@ -244,6 +267,10 @@ class Session {
   // The session stands where it stood before then.
   Answer ask(const Turn& turn, const GenerationOptions& options = {}, const AskOptions& how = {},
              const AskCallbacks& callbacks = {});
+  // The same for a turn that was tokenised before.
+  //
+  // Errors  kRequest too: not the first turn of this session, or prepared by another model's file.
+  Answer ask(const PreparedTurn& turn, const GenerationOptions& options = {}, const AskCallbacks& callbacks = {});
   // The same, read piece by piece. Until the stream has ended or is destroyed, the session can do nothing else but
   // tokens() and count_tokens().
   //

@@ -15,6 +15,7 @@
 #include "src/server/api/api_error.h"
 #include "src/server/api/chat_prompt.h"
 #include "src/text/grammar/json_constraint.h"
+#include "src/text/grammar/json_exact.h"
 #include "src/text/grammar/json_schema.h"
 
 namespace mneme::python {
@@ -188,6 +189,19 @@ void bind_request(nb::module_& m) {
       .def("take", &Mailbox::take);
 }
 
+// Members follow their declaration: Python's dictionaries and their texts keep it.
+//
+// Errors  kOption: not JSON; those of compile_json_schema().
+JsonGrammar schema_of(const std::string& text) {
+  nlohmann::ordered_json schema;
+  try {
+    schema = read_exact_json(text, "json_schema");
+  } catch (const Error& e) {
+    fail(ErrorKind::kOption, "{}", e.what());
+  }
+  return compile_json_schema(schema, MemberOrder::kDeclared);
+}
+
 }  // namespace
 
 GenerationInput input_of(const Settings& params, const TextSide& text) {
@@ -213,9 +227,7 @@ GenerationInput input_of(const Settings& params, const TextSide& text) {
   input.priority = -p.get<std::int32_t>("priority", 0);
   input.count_reads = p.get<bool>("page_reads", false);
   if (const auto schema = p.get<std::optional<std::string>>("json_schema", {})) {
-    const auto json = nlohmann::ordered_json::parse(*schema, nullptr, false);
-    if (json.is_discarded()) fail(ErrorKind::kOption, "json_schema: expected JSON");
-    input.constraint = json_constraint(text.token_trie(), compile_json_schema(json));
+    input.constraint = json_constraint(text.token_trie(), schema_of(*schema));
   }
   return input;
 }

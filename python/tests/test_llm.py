@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import pathlib
 import threading
 
@@ -61,6 +62,20 @@ def test_stop_strings_and_json(llm: mneme.LLM) -> None:
     schema = {"type": "integer", "minimum": 0, "maximum": 9}
     number = llm.generate("A digit: ", mneme.SamplingParams(json_schema=schema, max_tokens=4))[0].text
     assert number.strip() in set("0123456789")
+
+
+def test_a_schema_keeps_its_order_and_its_digits(llm: mneme.LLM) -> None:
+    exactly = {"type": "integer", "minimum": 12345678901234567, "maximum": 12345678901234567}
+    schema = {"type": "object", "properties": {"z": exactly, "a": {"type": "boolean"}}, "required": ["a", "z"]}
+    text = json.dumps(schema)
+    as_text = text.replace("12345678901234567", "12345678901234567.0")  # which no double holds
+    for form in (schema, text, as_text):
+        params = mneme.SamplingParams(json_schema=form, max_tokens=100, temperature=1.0, seed=3)
+        answer = json.loads(llm.generate("An object: ", params)[0].text)
+        assert list(answer) == ["z", "a"] and answer["z"] == 12345678901234567
+    for wrong in ("{", '{"type": "object", "type": "object"}'):
+        with pytest.raises(mneme.Error, match="json_schema: "):
+            llm.generate("x", mneme.SamplingParams(json_schema=wrong))
 
 
 def test_a_stream_is_the_answer_in_pieces(llm: mneme.LLM) -> None:

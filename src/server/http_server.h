@@ -44,9 +44,8 @@ class HttpServer {
   // From any thread: work that started ends, the rest is forgotten. What it uses may go then.
   void end_work();
 
-  struct Impl;  // for the connections
-
  private:
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

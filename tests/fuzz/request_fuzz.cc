@@ -53,8 +53,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const bool chat : {false, true}) {
     try {
-      const JsonRef body(json, "body");
-      expect_taken(chat ? server::parse_chat({body, text}, context) : server::parse_completion(body, context), setting);
+      const server::Body body{.json = JsonRef(json, "body"), .text = text};
+      expect_taken(chat ? server::parse_chat(body, context) : server::parse_completion(body, context), setting);
     } catch (const server::ApiError& e) {
       MNEME_CHECK(parse_json(e.body(), "error", 1 << 20).contains("error"), "{}", e.body());
     } catch (const Error& e) {

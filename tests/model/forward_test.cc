@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "tests/model/sequence_runner.h"
@@ -156,6 +157,28 @@ TEST_P(ForwardTest, ActivationsGrowToTheLargestBatchAndStay) {
     EXPECT_EQ(runner.forward.activation_bytes(), grown);
     cache.clear();
   }
+}
+
+// Padding of the embedding and holes of the vocabulary: -inf in every row, and every other logit as it was.
+TEST(Forward, LogitsOfIdsWithoutATokenAreImpossible) {
+  ThreadPool threads{kTestThreads};
+  const CpuContext context{.pool = &threads, .rounding = Rounding::kFixed};
+  std::vector<float> logits[2];
+  for (const bool padded : {false, true}) {
+    auto checkpoint = std::make_unique<MemoryCheckpoint>(small_config(), DType::kF32);
+    checkpoint->fill(3);
+    if (padded) checkpoint->pad(4);
+    const auto model = Model::load(std::move(checkpoint), {}, context);
+    SequenceRunner runner(*model, DType::kBF16, context);
+    SequenceCache cache(runner.pool);
+    const std::vector<std::int32_t> tokens = random_tokens(20, 50, 1);
+    logits[padded] = runner.feed(cache, std::span(tokens).first(19), 7);
+    const std::vector<float> last = runner.step(cache, std::span(tokens).last(1));
+    logits[padded].insert(logits[padded].end(), last.begin(), last.end());
+  }
+  ASSERT_EQ(logits[1].size(), 20u * 50u);
+  for (std::size_t i = 0; i < logits[1].size(); ++i)
+    EXPECT_EQ(logits[1][i], i % 50 < 46 ? logits[0][i] : -std::numeric_limits<float>::infinity()) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(, ForwardTest,

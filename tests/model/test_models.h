@@ -113,6 +113,12 @@ class MemoryCheckpoint : public Checkpoint {
     for (CheckpointTensor& t : tensors_)
       if (t.name == name) t.columns = columns;
   }
+  // The last n ids without a token.
+  void pad(std::int64_t n) {
+    tokenizer_.tokens.resize(config_.vocab, "x");
+    tokenizer_.types.resize(config_.vocab, TokenType::kNormal);
+    std::fill_n(tokenizer_.types.rbegin(), n, TokenType::kAbsent);
+  }
   void remove(std::string_view name) {
     std::erase_if(tensors_, [&](const CheckpointTensor& t) { return t.name == name; });
   }

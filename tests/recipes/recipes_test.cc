@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "src/recipes/compile.h"
+#include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "src/selection/summary/sketch.h"
@@ -59,6 +60,47 @@ TEST(Recipes, UnknownNameListsTheKnownOnes) {
   EXPECT_THAT(refusal([] { make_recipe("frekv", {}); }), HasSubstr("did you mean 'freekv'?"));
   EXPECT_THAT(refusal([] { make_recipe("paged", {}); }),
               HasSubstr("full, window, random, oracle, mneme, quest, freekv, fier"));
+}
+
+// Units, windows, groups, shares: what steps divide by comes from requests. Every number of every key, at its ends, is
+// refused or makes a plan, for models of one layer and one head too.
+TEST(Recipes, NumbersAtTheirEndsAreRefusedOrCompile) {
+  int compiled = 0, refused = 0;
+  for (const OverrideKey& key : override_keys()) {
+    if (key.key == "full_heads") continue;  // a file
+    std::vector<std::string> values;
+    for (const std::string number : {"0", "1", "-1", "2147483647", "2147483648", "1e-300", "nan"}) {
+      values.push_back(number);
+      std::string_view rest = key.values;
+      while (!rest.empty()) {
+        const std::size_t end = std::min(rest.find(" | "), rest.size());
+        const std::string_view form = rest.substr(0, end);
+        const std::size_t colon = form.find(':');
+        if (colon != form.npos) values.push_back(std::string(form.substr(0, colon + 1)) + number);
+        values.emplace_back(form);
+        rest.remove_prefix(std::min(end + 3, rest.size()));
+      }
+    }
+    for (const RecipeRow& row : recipe_table()) {
+      for (const std::string& value : values) {
+        for (const MethodShape& shape :
+             {kShape, MethodShape{.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8}}) {
+          try {
+            Recipe r = make_recipe(row.name, {});
+            apply_overrides(fmt::format("{}={}", key.key, value), r);
+            fit_defaults({}, r);
+            compile(r, shape);
+            ++compiled;
+          } catch (const Error& e) {
+            EXPECT_EQ(e.kind(), ErrorKind::kOption) << row.name << " " << key.key << "=" << value << ": " << e.what();
+            ++refused;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compiled, 1000);
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(Recipes, WhatDropsFollowsItsPaper) {

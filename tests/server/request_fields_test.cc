@@ -62,6 +62,39 @@ TEST_F(RequestFields, AllowsNamedTokensOnly) {
   EXPECT_NE(complete(body).error_message().find("allowed_token_ids"), std::string::npos);
 }
 
+// nlohmann::json sorts members and rounds 12345678901234567 to a double: the schema is read from the body's own text.
+TEST_F(RequestFields, ASchemaHasItsMembersInOrderAndItsDigits) {
+  const std::string schema = R"({"type": "object", "properties": {"zeta": {"type": "boolean"},
+    "mid": {"type": "integer", "minimum": 12345678901234567.0, "maximum": 12345678901234567.0},
+    "alpha": {"type": "boolean"}}, "required": ["alpha", "mid", "zeta"]})";
+  const std::string format = R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": )" +
+                             schema + R"(}}, "max_tokens": 200, "temperature": 1.5)";
+  for (const char* seed : {"1", "2", "3"}) {
+    const std::string end = "," + format + ", \"seed\": " + seed + "}";
+    const Response whole = post(port(), "/v1/completions", R"({"prompt": "Say something.")" + end);
+    const Response turn =
+        post(port(), "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Say something."}])" + end);
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    ASSERT_EQ(turn.status, 200) << turn.body;
+    for (const json& choice : {whole.json()["choices"][0], turn.json()["choices"][0]}) {
+      const std::string text = choice.contains("text") ? choice["text"] : choice["message"]["content"];
+      EXPECT_EQ(choice["finish_reason"], "stop") << text;
+      const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
+      ASSERT_TRUE(value.is_object()) << text;
+      std::vector<std::string> names;
+      for (const auto& [name, member] : value.items()) names.push_back(name);
+      EXPECT_EQ(names, (std::vector<std::string>{"zeta", "mid", "alpha"})) << text;
+      EXPECT_EQ(value["mid"].dump(), "12345678901234567") << text;
+    }
+  }
+  const Response absent =
+      post(port(), "/v1/completions", std::string(R"({"prompt": "x", "response_format": {"type": "json_schema",
+                                               "json_schema": {"name": "x", "schema": null}}})"));
+  EXPECT_EQ(absent.status, 400);
+  EXPECT_NE(absent.error_message().find("'response_format.json_schema.schema' is missing"), std::string::npos)
+      << absent.body;
+}
+
 TEST_F(RequestFields, TruncatesPromptsFromTheLeft) {
   const json ids = {5, 6, 7, 8, 9, 10};
   const json a =

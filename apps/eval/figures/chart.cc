@@ -14,12 +14,6 @@ namespace {
 
 constexpr double kLeft = 90, kTop = 40, kBottom = 50, kRight = 20, kCell = 22, kWidth = 420, kHeight = 280;
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
-
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
 }

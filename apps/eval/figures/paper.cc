@@ -48,6 +48,12 @@ void add_text(std::string_view tag, std::string_view text, Extent& e) {
 
 }  // namespace
 
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
 double text_width(std::string_view text, double size) {
   double characters = 0;
   bool entity = false;  // "&lt;" is one character

@@ -11,6 +11,9 @@ namespace mneme::eval {
 // light and the dark theme; a fill of its own overrides the text's.
 std::string svg_page(double width, double height, std::string_view content);
 
+// A text between tags: <, > and & as entities.
+std::string escaped(std::string_view text);
+
 // How wide a text is at most in a sans-serif font of `size` pixels: 0.62 of the size a character.
 double text_width(std::string_view text, double size = 11);
 

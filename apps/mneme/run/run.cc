@@ -150,12 +150,11 @@ ModelFile open_model(RunOptions& options) {
   return file;
 }
 
-// The context that this run needs, and how long its answer may become. Returns the tokens of the turn's prompt: counting
-// them again would take as long as tokenising the document.
-std::int64_t fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
+// The context that this run needs, and how long its answer may become.
+void fit_context(const ModelFile& file, std::int64_t added, RunOptions& options) {
   const bool saves = !options.session.path.empty() || !options.session.save_path.empty();
   const std::int64_t before = options.session.path.empty() ? 0 : saved_session(options.session.path).tokens;
-  const std::int64_t added = file.count_tokens(turn, options.prompt.ask()), prompt = before + added;
+  const std::int64_t prompt = before + added;
   const std::int64_t made_for = file.info().context;
   const std::int64_t context = options.engine.context > 0 ? options.engine.context : made_for;
   const std::int64_t wanted = options.max_tokens.value_or(1);
@@ -174,7 +173,6 @@ std::int64_t fit_context(const ModelFile& file, const Turn& turn, RunOptions& op
       options.max_tokens.value_or(count32(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
   // A session that is to go on another time keeps all that the model can take.
   if (options.engine.context == 0 && !saves) options.engine.context = prompt + options.generation.max_tokens;
-  return added;
 }
 
 // Starts the model, and notes what is known of it then.
@@ -218,13 +216,14 @@ int run(RunOptions options) {
   if (wants_chat(options)) return run_chat(std::move(options));
   const Turn turn = turn_of(options.prompt);
   ModelFile file = open_model(options);
-  const std::int64_t prompt_tokens = fit_context(file, turn, options);
+  AskOptions how = options.prompt.ask();
+  how.question_span = span_of(options.prompt, turn);
+  const PreparedTurn first = file.prepare(turn, how);
+  fit_context(file, first.n_tokens(), options);
   options.engine.max_sequences = 1;
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.output.no_progress));
   RunReport report;
-  AskOptions how = options.prompt.ask();
-  how.question_span = span_of(options.prompt, turn);
   const LanguageModel model = start_model(std::move(file), options, bar, report);
 
   const InterruptGuard interrupt;
@@ -238,8 +237,9 @@ int run(RunOptions options) {
     return true;
   };
   Session session = options.session.path.empty() ? Session(model) : Session::restore(model, options.session.path);
-  bar.show("prefill, tokens", 0, prompt_tokens);
-  report.answer = session.ask(turn, options.generation, how, callbacks);
+  bar.show("prefill, tokens", 0, first.n_tokens());
+  report.answer = options.session.path.empty() ? session.ask(first, options.generation, callbacks)
+                                               : session.ask(turn, options.generation, how, callbacks);
   bar.clear();
   report.peak_memory_bytes = peak_memory_bytes();
   if (options.output.json) out.write(report_json(report));
@@ -263,9 +263,11 @@ void add_prompt_options(CLI::App& c, RunOptions& o) {
   auto* raw = c.add_flag("--raw", o.prompt.raw, "Do not apply the chat template");
   auto* special = c.add_flag("--special", o.prompt.special, "Parse special tokens that the prompt spells out");
   special->needs(raw);
-  auto* chat_template =
-      c.add_option("--chat-template", o.prompt.chat_template, "Use this Jinja chat template instead of the model's");
-  chat_template->type_name("FILE|TEXT")->check(not_empty())->excludes(raw)->group("Prompt");
+  auto* chat_template = c.add_option(
+      "--chat-template", o.prompt.chat_template,
+      "Use this Jinja chat template instead of the model's: a file, the template itself, or the name of one of the "
+      "model's templates (mneme inspect lists them)");
+  chat_template->type_name("FILE|TEXT|NAME")->check(not_empty())->excludes(raw)->group("Prompt");
   for (CLI::Option* text : {prompt, file, question, span}) text->type_name("TEXT")->check(not_empty());
   file->type_name("FILE");
   for (CLI::Option* option : {prompt, file, question, span, system, raw, special}) option->group("Prompt");

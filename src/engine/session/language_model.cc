@@ -32,6 +32,20 @@ std::string ModelFile::detokenize(std::span<const std::int32_t> tokens) const {
 std::int64_t ModelFile::count_tokens(const Turn& turn, const AskOptions& options) const {
   return impl_->text->prompt_of(turn, options, true).tokens.size();
 }
+PreparedTurn ModelFile::prepare(Turn turn, AskOptions options) const {
+  TextSide::Prompt prompt = impl_->text->prompt_of(turn, options, true);
+  return PreparedTurn(std::make_unique<const PreparedTurn::Impl>(PreparedTurn::Impl{
+      .turn = std::move(turn), .how = std::move(options), .text = impl_->text.get(), .prompt = std::move(prompt)}));
+}
+
+PreparedTurn::PreparedTurn(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+PreparedTurn::~PreparedTurn() = default;
+PreparedTurn::PreparedTurn(PreparedTurn&&) noexcept = default;
+PreparedTurn& PreparedTurn::operator=(PreparedTurn&&) noexcept = default;
+
+std::int64_t PreparedTurn::n_tokens() const {
+  return impl_->prompt.tokens.size();
+}
 
 LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const ProgressFn& progress) {
   MNEME_CHECK(file.impl_ != nullptr, "a model file can be started once");

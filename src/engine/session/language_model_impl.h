@@ -16,6 +16,13 @@ struct ModelFile::Impl {
   std::unique_ptr<TextSide> text;
 };
 
+struct PreparedTurn::Impl {
+  Turn turn;
+  AskOptions how;
+  const TextSide* text = nullptr;  // that made the prompt
+  TextSide::Prompt prompt;
+};
+
 // A running model that sessions of several threads share.
 struct SharedModel : RunningModel {
   explicit SharedModel(RunningModel model)

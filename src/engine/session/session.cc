@@ -57,7 +57,11 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   if (id.valid() && !turn.system.empty()) {
     fail(ErrorKind::kRequest, "a system text belongs to the first turn of a session");
   }
-  TextSide::Prompt prompt = model->text->prompt_of(turn, how, !id.valid());
+  return input_of(turn, how, model->text->prompt_of(turn, how, !id.valid()));
+}
+
+RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how, TextSide::Prompt prompt) const {
+  RequestInput input;
   if (answered && framing == Framing::kChat) input.prompt = model->text->chat.end_of_answer();
   const auto before = size32(input.prompt);
   const auto [begin, end] = model->text->question_span(turn, how, !id.valid(), prompt.tokens);
@@ -84,26 +88,47 @@ std::unique_ptr<Generation> Session::Impl::submit(RequestInput input, Generation
   return generation;
 }
 
-std::unique_ptr<Generation> Session::Impl::start(const Turn& turn, const GenerationOptions& options,
-                                                 const AskOptions& how) {
-  expect_idle();
+namespace {
+
+void check_options(const GenerationOptions& options, const AskOptions& how, std::int64_t vocabulary) {
   if (options.max_tokens < 1) {
     fail(ErrorKind::kOption, "max_tokens: expected 1 or more, found {}", options.max_tokens);
   }
   const std::int32_t top = how.top_logprobs.value_or(0);
-  if (top < 0 || top > model->text->info.vocabulary)
-    fail(ErrorKind::kOption, "top_logprobs: expected 0 to {}, found {}", model->text->info.vocabulary, top);
+  if (top < 0 || top > vocabulary)
+    fail(ErrorKind::kOption, "top_logprobs: expected 0 to {}, found {}", vocabulary, top);
+}
+
+}  // namespace
+
+std::unique_ptr<Generation> Session::Impl::start(const Turn& turn, const GenerationOptions& options,
+                                                 const AskOptions& how) {
+  expect_idle();
+  check_options(options, how, model->text->info.vocabulary);
+  return start(input_of(turn, how), options, how);
+}
+
+std::unique_ptr<Generation> Session::Impl::start(const PreparedTurn::Impl& turn, const GenerationOptions& options) {
+  expect_idle();
+  check_options(options, turn.how, model->text->info.vocabulary);
+  if (id.valid()) fail(ErrorKind::kRequest, "a prepared turn is the first of a session: this session had one");
+  if (turn.text != model->text.get())
+    fail(ErrorKind::kRequest, "the turn was prepared by another model's file: its tokens mean other words here");
+  return start(input_of(turn.turn, turn.how, turn.prompt), options, turn.how);
+}
+
+std::unique_ptr<Generation> Session::Impl::start(RequestInput input, const GenerationOptions& options,
+                                                 const AskOptions& how) {
   Generation::Rules rules{.stop = options.stop,
                           .scores = how.top_logprobs.has_value(),
                           .plan = how.kv ? model->plans->plan_for(*how.kv) : method};
-  RequestInput input = input_of(turn, how);
   input.sampling = options.sampling;
   if (random && !input.sampling.seed) {
     input.sampling.seed = random->seed;
     input.draws_before = random->draws;
   }
   input.max_tokens = options.max_tokens;
-  input.top_logprobs = top;
+  input.top_logprobs = how.top_logprobs.value_or(0);
   if (!options.ignore_end) input.end_tokens = model->end_tokens;
   std::unique_ptr<Generation> generation = submit(std::move(input), std::move(rules));
   document.reset();
@@ -170,6 +195,12 @@ void Session::read(const Turn& document, const AskCallbacks& callbacks) {
 Answer Session::ask(const Turn& turn, const GenerationOptions& options, const AskOptions& how,
                     const AskCallbacks& callbacks) {
   const std::unique_ptr<Generation> generation = impl_->start(turn, options, how);
+  impl_->run(*generation, callbacks);
+  return std::move(generation->answer());
+}
+
+Answer Session::ask(const PreparedTurn& turn, const GenerationOptions& options, const AskCallbacks& callbacks) {
+  const std::unique_ptr<Generation> generation = impl_->start(*turn.impl_, options);
   impl_->run(*generation, callbacks);
   return std::move(generation->answer());
 }

@@ -32,8 +32,12 @@ struct Session::Impl {
   // The method of a request that shares what the session computed; null where its keys and values are exact.
   std::shared_ptr<const Plan> plan_beside() const;
   RequestInput input_of(const Turn& turn, const AskOptions& how) const;
+  // Of a turn whose prompt is `prompt`.
+  RequestInput input_of(const Turn& turn, const AskOptions& how, TextSide::Prompt prompt) const;
   // Submits the turn. Errors  as Session::ask(); the session stands where it stood before then.
   std::unique_ptr<Generation> start(const Turn& turn, const GenerationOptions& options, const AskOptions& how);
+  std::unique_ptr<Generation> start(const PreparedTurn::Impl& turn, const GenerationOptions& options);
+  std::unique_ptr<Generation> start(RequestInput input, const GenerationOptions& options, const AskOptions& how);
   // Submits `input` as the sequence's next turn, under `plan`.
   std::unique_ptr<Generation> submit(RequestInput input, Generation::Rules rules);
   // The generation has ended, or is given up.

@@ -228,7 +228,7 @@ class HfCheckpoint final : public Checkpoint {
 
   // Which of two ways the zero points of a gptq folder were packed, by all of its matrices.
   void settle_zero_points() {
-    if (quantisation_.zeros != GptqZeros::kOneLessByWord) return;
+    if (quantisation_.zeros_are_known) return;
     GptqEvidence all;
     for_each_weight(config_, [&](const WeightSpec& w) {
       const auto add = [&](const WeightSpec& one) {

@@ -1,6 +1,8 @@
 // quantization_config of a config.json.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/base/error.h"
 #include "src/formats/safetensors/quantised.h"
 
@@ -22,6 +24,16 @@ void expect_string(const JsonRef& q, std::string_view key, std::string_view expe
 
 void expect_four_bits(const JsonRef& q, std::string_view key) {
   if (const std::int64_t bits = q.at(key).integer(); bits != 4) refuse(q.at(key), "4", std::to_string(bits));
+}
+
+// "meta": {"quantizer": ["gptqmodel:1.4.0"]}, or one string, "gptqmodel" being one of several programs that took part.
+bool is_of_gptqmodel(const JsonRef& q) {
+  const auto meta = q.find("meta");
+  const auto quantizer = meta && meta->is_object() ? meta->find("quantizer") : std::nullopt;
+  if (!quantizer) return false;
+  const auto names_it = [](const Json& v) { return v.is_string() && v.get<std::string>().starts_with("gptqmodel"); };
+  const Json& v = quantizer->value();
+  return names_it(v) || (v.is_array() && std::any_of(v.begin(), v.end(), names_it));
 }
 
 std::array<std::int64_t, 2> read_block(const JsonRef& block) {
@@ -82,6 +94,7 @@ QuantConfig read_quant_config(const JsonRef& config) {
     const std::string format = q->string("checkpoint_format", "gptq");
     if (format != "gptq" && format != "gptq_v2") refuse(q->at("checkpoint_format"), "gptq or gptq_v2", format);
     out.zeros = format == "gptq" ? GptqZeros::kOneLessByWord : GptqZeros::kAsTheyAre;
+    out.zeros_are_known = format == "gptq_v2" || is_of_gptqmodel(*q);
   } else if (out.name == "awq") {
     out.method = QuantMethod::kAwq;
     expect_four_bits(*q, q->find("bits") ? "bits" : "w_bit");

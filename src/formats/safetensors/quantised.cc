@@ -378,6 +378,7 @@ GptqEvidence gptq_evidence(const WeightSpec& weight, FindTensor find) {
       const int stored = nibble_of(z[i], j), a = nibble_of(word, j), b = nibble_of(nibbles, j);
       if (a == b || stored < 3 || stored > 12) continue;
       const double mean = mean_code(i % (n / 8) * 8 + j, i / (n / 8));
+      if (mean < std::min(a, b) - 1 || mean > std::max(a, b) + 1) continue;  // weights of mostly one sign
       ++(std::abs(mean - b) < std::abs(mean - a) ? evidence.by_nibble : evidence.by_word);
     }
   }

@@ -31,8 +31,8 @@ namespace mneme {
 enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kMxfp4 };
 
 // How gptq stores zero points z, eight nibbles a word: as they are (gptq_v2); z - 1 with the borrows of one subtraction
-// from the word (GPTQModel, late AutoGPTQ); or z - 1 modulo 16 in each nibble (as exllamav2 reads). The last two differ
-// only beside a zero point of 0, and no key says which it is.
+// from the word (GPTQModel, which says so under meta.quantizer); or z - 1 modulo 16 in each nibble (as exllamav2 and
+// AutoGPTQ 0.7.1 read). The last two differ only beside a zero point of 0.
 enum class GptqZeros : std::uint8_t { kAsTheyAre, kOneLessByWord, kOneLessByNibble };
 
 // `quantization_config` of config.json, as far as tensors do not say it themselves.
@@ -41,6 +41,7 @@ struct QuantConfig {
   std::string name = "none";                // quant_method, for errors
   std::array<std::int64_t, 2> block{};      // of scales of fp8, rows by columns; 0: none
   GptqZeros zeros = GptqZeros::kAsTheyAre;  // gptq
+  bool zeros_are_known = true;              // false: kOneLessByWord unless the codes tell otherwise
 };
 
 // Errors  kUnsupported: methods, formats and widths that are not read (named); kFormat: values that cannot be
@@ -66,7 +67,8 @@ std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const 
 // groups better by nibble, and by word; none where a part is missing or misshapen.
 //
 // Numerics  weights of a group have a mean near 0, so that its codes have one near the zero point. Only stored nibbles
-//           of 3 to 12 count: groups near the ends have weights of one sign.
+//           of 3 to 12 and groups whose mean is within 1 of either count: others have weights of mostly one sign, whose
+//           mean lies on one side of every zero point.
 struct GptqEvidence {
   std::int64_t by_nibble = 0, by_word = 0;
   // By word, as transformers reads, unless the others are more by twice the deviation of a coin's throws.

@@ -16,9 +16,7 @@
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/completion_reply.h"
-#include "src/server/api/request_fields.h"
 #include "src/server/api/tagged_writer.h"
-#include "src/server/api/token_json.h"
 #include "src/server/page/page.h"
 
 namespace mneme::server {
@@ -27,13 +25,13 @@ void answer(ResponseWriter& writer, const OrderedJson& json) {
   writer.respond({.body = json_text(json)});
 }
 
-namespace {
-
 HttpResponse response_of(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error.body()};
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
+
+namespace {
 
 void answer(ResponseWriter& writer, const ApiError& error) {
   writer.respond(response_of(error));
@@ -334,7 +332,7 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
   const std::shared_ptr<KeyUse> use = use_of(request);
   with_body(request, std::move(writer), [this, is_chat, use](const Body& body, Writer w) -> std::function<void()> {
     const RequestContext how = context_of(use);
-    CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body.json, how);
+    CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body, how);
     CompletionReply::Setting setting{.text = *loop_.model().text,
                                      .loop = loop_,
                                      .model = parsed.model,
@@ -348,139 +346,6 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
     auto reply = std::make_shared<CompletionReply>(std::move(setting), std::move(parsed), std::move(w));
     return [reply] { reply->start(); };
   });
-}
-
-// ---- text and tokens
-
-constexpr std::string_view kTokenizeFields[] = {"model",
-                                                "prompt",
-                                                "content",
-                                                "add_special_tokens",
-                                                "add_special",
-                                                "parse_special",
-                                                "with_pieces",
-                                                "messages",
-                                                "tools",
-                                                "tool_choice",
-                                                "chat_template_kwargs",
-                                                "add_generation_prompt",
-                                                "continue_final_message",
-                                                "chat_template"};
-constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
-constexpr std::string_view kTemplateFields[] = {"model",
-                                                "messages",
-                                                "tools",
-                                                "tool_choice",
-                                                "chat_template_kwargs",
-                                                "add_generation_prompt",
-                                                "continue_final_message",
-                                                "chat_template"};
-constexpr std::string_view kSlotFields[] = {"filename"};
-
-void Api::tokenize(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
-    const TextSide& text = *loop_.model().text;
-    const JsonRef& body = whole.json;
-    expect_fields(body, kTokenizeFields);
-    std::vector<TokenId> tokens;
-    if (body.find("messages")) {
-      tokens = chat_prompt(text, parse_conversation(body, whole.text));
-    } else {
-      const auto prompt = body.find("prompt");
-      const JsonRef words = prompt ? *prompt : body.at("content");
-      const bool bos = body.boolean("add_special_tokens", body.boolean("add_special", prompt.has_value()));
-      tokens = text.tokenizer->encode(words.string(), {.parse_special = body.boolean("parse_special", true),
-                                                       .add_bos = bos && text.tokenizer->adds_bos()});
-    }
-    constexpr std::int64_t kMaxGrowth = 8;  // of the answer over the largest body
-    std::string out =
-        tokenize_json(*text.tokenizer, tokens,
-                      {.context = loop_.model().engine->options().context,
-                       .with_pieces = body.boolean("with_pieces", false),
-                       .max_bytes = static_cast<std::size_t>(kMaxGrowth * options_.limits.max_body_bytes)});
-    return [w, out = std::move(out)]() mutable { w->respond({.body = std::move(out)}); };
-  });
-}
-
-void Api::detokenize(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
-    const TextSide& text = *loop_.model().text;
-    const JsonRef& body = whole.json;
-    expect_fields(body, kDetokenizeFields);
-    const std::string words = text.tokenizer->decode(parse_tokens(body.at("tokens"), text.info.vocabulary),
-                                                     body.boolean("show_special", false));
-    OrderedJson json;
-    json["prompt"] = words;
-    json["content"] = words;
-    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
-  });
-}
-
-void Api::apply_template(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const Body& body, Writer w) -> std::function<void()> {
-    const TextSide& text = *loop_.model().text;
-    expect_fields(body.json, kTemplateFields);
-    const std::vector<TokenId> tokens = chat_prompt(text, parse_conversation(body.json, body.text));
-    OrderedJson json;
-    json["prompt"] = text.tokenizer->decode(tokens, true);
-    json["tokens"] = tokens;
-    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
-  });
-}
-
-// ---- slots
-
-void Api::slots(const HttpRequest&, Writer writer) {
-  loop_.call([this, writer](SequenceKeeper& keeper) -> std::function<void()> {
-    OrderedJson list = OrderedJson::array();
-    for (std::size_t i = 0; i < keeper.slots().size(); ++i)
-      list.push_back({{"id", i}, {"n_tokens", keeper.slots()[i].n_tokens}});
-    return [this, writer, out = json_text(list)] {
-      executors_.io([writer, out]() mutable { writer->respond({.body = std::move(out)}); });
-    };
-  });
-}
-
-void Api::slot_action(const HttpRequest& request, Writer writer) {
-  const std::string id = request.path.substr(std::string_view("/slots/").size());
-  const bool digits = !id.empty() && id.size() < 6 && id.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits) throw ApiError(404, "expected /slots/ and the number of a slot");
-  const std::string action = request.parameter("action");
-  if (action != "save" && action != "restore" && action != "erase")
-    throw ApiError(400, "action: expected save, restore or erase", "action");
-  const std::int32_t slot = std::stoi(id);
-  if (action == "erase") {
-    return executors_.files([this, slot, writer] {
-      answer_slot(
-          writer, [&](OrderedJson& json) { json["n_erased"] = slot_files_.erase(slot); }, slot);
-    });
-  }
-  with_body(request, std::move(writer), [this, action, slot](const Body& body, Writer w) -> std::function<void()> {
-    expect_fields(body.json, kSlotFields);
-    return [this, action, slot, name = body.json.at("filename").string(), w] {
-      executors_.files([this, action, slot, name, w] {
-        const auto act = [&](OrderedJson& json) {
-          json["filename"] = name;
-          (action == "save" ? json["n_saved"] = slot_files_.save(slot, name)
-                            : json["n_restored"] = slot_files_.restore(slot, name));
-        };
-        answer_slot(w, act, slot);
-      });
-    };
-  });
-}
-
-// Answers with what `act` adds, or with its error. On the thread for files.
-void Api::answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot) {
-  HttpResponse response;
-  try {
-    OrderedJson json{{"id_slot", slot}};
-    act(json);
-    response.body = json_text(json);
-  } catch (const Error& e) {
-    response = response_of(api_error_of(e));
-  }
-  executors_.io([writer, response = std::move(response)]() mutable { writer->respond(std::move(response)); });
 }
 
 }  // namespace mneme::server

@@ -9,6 +9,7 @@
 
 #include "src/base/function_ref.h"
 #include "src/engine/loop/engine_loop.h"
+#include "src/server/api/api_error.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
@@ -22,6 +23,7 @@ namespace mneme::server {
 
 // A response of 200 whose body is `json`.
 void answer(ResponseWriter& writer, const OrderedJson& json);
+HttpResponse response_of(const ApiError& error);
 
 class Api {
  public:

@@ -12,6 +12,7 @@
 #include "src/server/api/api_error.h"
 #include "src/server/api/request_fields.h"
 #include "src/text/grammar/json_constraint.h"
+#include "src/text/grammar/json_exact.h"
 #include "src/text/grammar/json_schema.h"
 
 namespace mneme::server {
@@ -106,12 +107,15 @@ std::shared_ptr<const TokenConstraint> only_tokens(std::vector<TokenId> tokens) 
   return std::make_shared<const OnlyTokens>(std::move(tokens));
 }
 
-std::shared_ptr<const TokenConstraint> parse_response_format(const JsonRef& body, const TextSide& text) {
-  const auto format = body.find("response_format");
+std::shared_ptr<const TokenConstraint> parse_response_format(const Body& body, const TextSide& text) {
+  const auto format = body.json.find("response_format");
   if (!format || format->at("type").string() == "text") return nullptr;
   if (format->at("type").string() == "json_object") return json_constraint(text.token_trie(), any_json_object());
-  const JsonRef schema = format->at("json_schema").at("schema");
-  return json_constraint(text.token_trie(), compile_json_schema(nlohmann::ordered_json(schema.value())));
+  format->at("json_schema").at("schema");  // says what is missing
+  // Json sorts members by name and rounds numbers to doubles: the schema is read again, as it was written.
+  const nlohmann::ordered_json exact = read_exact_json(body.text, "body");
+  return json_constraint(text.token_trie(), compile_json_schema(exact["response_format"]["json_schema"]["schema"],
+                                                                MemberOrder::kDeclared));
 }
 
 // What a client that leaves everything out gets is OpenAI's default, not the library's: temperature 1.
@@ -160,7 +164,8 @@ void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInp
 }
 
 // All that completions and chats have in common; the prompt and the number of tokens are still to come.
-GenerationInput parse_common(const JsonRef& body, const RequestContext& context, CompletionRequest& request) {
+GenerationInput parse_common(const Body& whole, const RequestContext& context, CompletionRequest& request) {
+  const JsonRef& body = whole.json;
   if (!body.is_object()) body.wrong("an object");
   const Preset* const preset = preset_of(body, context);
   request.model = preset == nullptr ? context.served_name : body.at("model").string();
@@ -172,7 +177,7 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
     unsupported("best_of", "not supported: leave it out, or let it be n");
   input.sampling = parse_sampling(body, *context.model.text->tokenizer);
   const std::int64_t vocabulary = context.model.text->info.vocabulary;
-  input.constraint = parse_response_format(body, *context.model.text);
+  input.constraint = parse_response_format(whole, *context.model.text);
   if (const auto allowed = body.find("allowed_token_ids")) {
     if (input.constraint) unsupported("allowed_token_ids", "not together with response_format");
     std::vector<TokenId> tokens = parse_tokens(*allowed, vocabulary);
@@ -277,9 +282,10 @@ std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) 
   return tokens;
 }
 
-CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context) {
+CompletionRequest parse_completion(const Body& whole, const RequestContext& context) {
+  const JsonRef& body = whole.json;
   CompletionRequest request;
-  const GenerationInput common = parse_common(body, context, request);
+  const GenerationInput common = parse_common(whole, context, request);
   request.echo = body.boolean("echo", false);
   std::int32_t top = 0;
   if (const auto v = body.find("logprobs")) {
@@ -305,7 +311,7 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   const JsonRef& body = whole.json;
   CompletionRequest request;
   request.chat = true;
-  GenerationInput input = parse_common(body, context, request);
+  GenerationInput input = parse_common(whole, context, request);
   request.logprobs = body.boolean("logprobs", false);
   input.top_logprobs = int_in(body, "top_logprobs", 0, kMaxTopLogprobs, 0);
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");

@@ -57,7 +57,7 @@ struct CompletionRequest {
 };
 
 // Errors  ApiError, mneme::Error: 400 and 404.
-CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context);
+CompletionRequest parse_completion(const Body& body, const RequestContext& context);
 CompletionRequest parse_chat(const Body& body, const RequestContext& context);
 
 // Ids from 0 to the vocabulary's end.

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "src/base/check.h"
+#include "src/base/error.h"
 #include "src/text/grammar/json_matcher.h"
 
 namespace mneme {
@@ -76,6 +77,10 @@ class JsonConstraint final : public TokenConstraint {
 }  // namespace
 
 std::shared_ptr<const TokenConstraint> json_constraint(std::shared_ptr<const TokenTrie> trie, JsonGrammar grammar) {
+  // Where the document is complete nothing else may follow.
+  if (trie->ends().empty())
+    fail(ErrorKind::kUnsupported,
+         "an answer in JSON: the model's tokenizer has no token that ends an answer (eos), so that none could end");
   const JsonMatcher matcher(std::make_shared<const JsonGrammar>(std::move(grammar)));
   return std::make_shared<const JsonConstraint>(std::move(trie), matcher, matcher.begin());
 }

@@ -11,6 +11,8 @@ namespace mneme {
 
 // Allows documents of the grammar, followed by a token that ends an answer. Where the vocabulary cannot continue a
 // document, only such tokens are allowed.
+//
+// Errors  kUnsupported: no token of the vocabulary ends an answer.
 std::shared_ptr<const TokenConstraint> json_constraint(std::shared_ptr<const TokenTrie> trie, JsonGrammar grammar);
 
 }  // namespace mneme

@@ -72,7 +72,7 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
   for (const AddedFlags& a : data_.added_flags) flags_[a.id] = a.flags;
   data_.types.resize(data_.tokens.size(), TokenType::kNormal);
   auto mark_end = [&](std::optional<std::int32_t> id) {
-    if (id) end_[*id] = true;
+    if (id && is_token(*id)) end_[*id] = true;  // an id without a token is never sampled
   };
   mark_end(data_.eos);
   mark_end(data_.eot);

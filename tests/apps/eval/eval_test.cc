@@ -8,6 +8,7 @@
 #include "apps/eval/report.h"
 #include "mneme/error.h"
 #include "src/base/size32.h"
+#include "tests/apps/cut_texts.h"
 
 namespace mneme::eval {
 namespace {
@@ -150,6 +151,7 @@ TEST(Report, ThePlotNamesEveryMethod) {
   b.cost = {.steps = 1, .kv_bytes = 1 << 16};
   const std::string svg = plot_svg(summarise({a, b}));
   EXPECT_THAT(svg, HasSubstr("quest b512"));
+  EXPECT_THAT(cut_texts(svg), ::testing::IsEmpty());
   EXPECT_THAT(svg, ::testing::StartsWith("<svg"));
   EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
 }

@@ -10,6 +10,7 @@
 
 #include "apps/eval/gate_record.h"
 #include "src/methods/decode_attention.h"
+#include "tests/apps/cut_texts.h"
 #include "tests/apps/eval/tiny_engine.h"
 
 namespace mneme::eval {
@@ -189,6 +190,7 @@ TEST(Similarity, AModelsRunFillsEveryTable) {
   EXPECT_THAT(svg, ::testing::StartsWith("<svg"));
   EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_THAT(cut_texts(svg), ::testing::IsEmpty());
 }
 
 }  // namespace

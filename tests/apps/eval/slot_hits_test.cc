@@ -5,6 +5,7 @@
 #include "src/methods/decode_attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/apps/cut_texts.h"
 
 namespace mneme::eval {
 namespace {
@@ -74,6 +75,7 @@ TEST(SlotHits, TableAndPicture) {
   const std::vector<MethodHits> all = {{.method = "quest", .hits = {{.slots = 1.25, .selected = 8, .hits = 2}}}};
   EXPECT_EQ(slot_hits_table(all), "| method | 1.25 selections |\n|---|---|\n| quest | 25.0 % |\n");
   EXPECT_NE(slot_hits_svg(all).find("Hits in the device cache"), std::string::npos);
+  EXPECT_EQ(cut_texts(slot_hits_svg(all)), std::vector<std::string>());
   EXPECT_EQ(slot_hits_json(all)[0]["hits"], 2);
 }
 

@@ -83,6 +83,14 @@ TEST_F(HubProgram, InspectAndTheVariableOfTheOption) {
   EXPECT_THAT(json["file"].get<std::string>(), HasSubstr("/hub/models--acme--tiny/snapshots/" + kCommit));
 }
 
+TEST_F(HubProgram, ConvertFetchesToo) {
+  const std::string to = (folder.path() / "tiny.gguf").string();
+  const Outcome o = cli_test::run_program(command({"convert", "-hf", "acme/tiny", to, "--type", "q4_0"}));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr(to + ": "));
+  EXPECT_EQ(cli_test::run_program(command({"inspect", to})).code, 0);
+}
+
 TEST_F(HubProgram, TwoProcessesFetchOnce) {
   server.fault = [](const Request& r, Connection& c) {
     if (r.method != "GET" || !r.path.ends_with(".gguf")) return false;

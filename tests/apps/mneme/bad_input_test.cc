@@ -190,6 +190,11 @@ TEST_F(BadInput, ARepositoryInPlaceOfAFile) {
     expect_refusal(mneme({command, "-m", "Qwen/Qwen3-8B"}),
                    {"Qwen/Qwen3-8B: no such file", "-hf Qwen/Qwen3-8B fetches it"});
   expect_refusal(mneme({"inspect", "Qwen/Qwen3-8B"}), {"-hf Qwen/Qwen3-8B fetches it"});
+  const std::string out = (folder_.path() / "out.gguf").string();
+  expect_refusal(mneme({"convert", "Qwen/Qwen3-8B", out}), {"-hf Qwen/Qwen3-8B fetches it"});
+  expect_refusal(mneme({"convert", "-hf", "Qwen3-8B", out}), {"OWNER/NAME"});
+  expect_refusal(mneme({"convert", "-hf", "Qwen/Qwen3-8B"}), {"to is required"});
+  expect_refusal(mneme({"convert", MNEME_MODEL_FILE, "-hf", "Qwen/Qwen3-8B", out}), {"from and -hf", "one of the two"});
   const std::string missing = (folder_.path() / "Qwen3-8B").string();
   EXPECT_THAT(mneme({"run", "-m", missing, "-p", "x"}).err, ::testing::Not(HasSubstr("-hf"))) << "a path";
 }
@@ -203,7 +208,8 @@ TEST_F(BadInput, TheProgramAlonePrintsItsHelp) {
 
 TEST_F(BadInput, Subcommands) {
   expect_refusal(mneme({"run", "-p", "x"}), {"--model"});
-  expect_refusal(mneme({"convert", MNEME_MODEL_FILE}), {});
+  expect_refusal(mneme({"convert", MNEME_MODEL_FILE}), {"to is required"});
+  expect_refusal(mneme({"convert"}), {"from is required, or -hf"});
 }
 
 TEST_F(BadInput, OutputThatCannotBeWritten) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/apps/cut_texts.h"
 #include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
@@ -58,6 +59,7 @@ TEST(Bench, DrawsAStepByOperation) {
   ASSERT_EQ(r.code, 0) << r.err;
   const std::string picture = read_file(svg);
   EXPECT_THAT(picture, testing::StartsWith("<svg"));
+  EXPECT_THAT(eval::cut_texts(picture), testing::IsEmpty());
   EXPECT_THAT(picture, testing::AllOf(HasSubstr("full, tg1 @ d300"), HasSubstr("quest, tg1 @ d300"),
                                       HasSubstr("<title>attention: ")));
   EXPECT_NE(mneme({"bench", "decode", "--shape", "tiny-16l", "--phases"}).code, 0) << "phases are of a device's step";

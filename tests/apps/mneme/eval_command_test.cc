@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/apps/cut_texts.h"
 #include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
@@ -123,6 +124,7 @@ TEST(Eval, ShowsHowQueriesMove) {
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* text : {"| layer | head 0 |", "| 0.5 |", "box, pages of 16"}) EXPECT_THAT(r.out, HasSubstr(text));
   EXPECT_THAT(read_file(svg), testing::StartsWith("<svg"));
+  EXPECT_THAT(eval::cut_texts(read_file(svg)), testing::IsEmpty());
 }
 
 TEST(Eval, CountsHitsOfDeviceCaches) {

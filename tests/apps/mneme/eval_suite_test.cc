@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/apps/cut_texts.h"
 #include "tests/apps/mneme/program.h"
 #include "tests/progress.h"
 
@@ -64,6 +65,7 @@ TEST(EvalSuite, PrintsATableOfMethodsAndTasks) {
                            "| quest b256 |", "KiB/step", "against full"})
     EXPECT_THAT(out, HasSubstr(text));
   EXPECT_THAT(read_file(svg), testing::StartsWith("<svg"));
+  EXPECT_THAT(eval::cut_texts(read_file(svg)), testing::IsEmpty());
   EXPECT_THAT(out, HasSubstr(read_file(table)));
   const json full = json::parse(out_of(facts({"--json", "--question", "prefill"})));
   EXPECT_EQ(full.at("settings").at("question"), "prefill");
@@ -172,6 +174,7 @@ TEST(EvalFigure, DrawsFromAModelAndFromRuns) {
   for (const char* name : {"budget", "turnover", "depth", "bytes"}) {
     out_of({"eval", "figure", name, "--runs", run, "--svg", svg});
     EXPECT_THAT(read_file(svg), testing::StartsWith("<svg")) << name;
+    EXPECT_THAT(eval::cut_texts(read_file(svg)), testing::IsEmpty()) << name;
   }
   const json map = json::parse(out_of({"eval", "figure", "sparsity-output", "-m", MNEME_MODEL_FILE, "--lengths", "700",
                                        "--threads", "1", "--json", "--no-progress"}));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "mneme/mneme.h"
 #include "src/engine/session/running_model.h"
 #include "tests/engine/session/session_fixture.h"
+#include "tests/error_message.h"
+#include "tests/padded_model.h"
+#include "tests/temp_folder.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -39,6 +43,47 @@ TEST_F(SessionTest, AFileTellsWhatItIs) {
   // <|bos|><|user|>...<|end|><|assistant|>
   EXPECT_EQ(file.count_tokens(turn),
             4 + static_cast<std::int64_t>(file.tokenize(kDocument + "\n\n\n" + kAboutHarbour).size()));
+}
+
+// Counted before the model starts, and tokenised once.
+TEST_F(SessionTest, APreparedTurnIsAskedAsItWasCounted) {
+  const Turn turn{.document = kDocument, .question = kAboutHarbour};
+  const EngineOptions small{.context = 2048, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false};
+  for (const QuestionPath path : {QuestionPath::kPrefill, QuestionPath::kDecode}) {
+    const std::size_t at = kDocument.find("for some time");
+    const AskOptions how{.question = path, .question_span = std::pair(at, at + 13), .top_logprobs = 2};
+    ModelFile file(kModel);
+    const PreparedTurn prepared = file.prepare(turn, how);
+    EXPECT_EQ(prepared.n_tokens(), file.count_tokens(turn, how));
+    const LanguageModel started(std::move(file), small);
+    Session session(started), other(started);
+    const Answer answer = session.ask(prepared, {.max_tokens = 8}), plain = other.ask(turn, {.max_tokens = 8}, how);
+    EXPECT_EQ(answer.tokens, plain.tokens);
+    EXPECT_EQ(session.tokens(), other.tokens());
+    EXPECT_EQ(answer.scores.size(), answer.tokens.size());
+    EXPECT_EQ(answer.stats.prompt_tokens, prepared.n_tokens());
+    EXPECT_EQ(error_message(ErrorKind::kRequest, [&] { session.ask(prepared); }),
+              "a prepared turn is the first of a session: this session had one");
+    Session elsewhere(model());
+    EXPECT_EQ(error_message(ErrorKind::kRequest, [&] { elsewhere.ask(prepared); }),
+              "the turn was prepared by another model's file: its tokens mean other words here");
+    elsewhere.ask(turn, {.max_tokens = 1});
+  }
+}
+
+TEST_F(SessionTest, ABiasOfAnIdWithoutATokenIsNamed) {
+  const TempFolder folder;
+  const LanguageModel padded(make_padded_model(folder.path()), {.threads = 1, .pin_threads = false});
+  Session session(padded);
+  const auto ask = [&](std::int32_t id) {
+    session.ask({.question = "A"}, {.sampling = {.logit_bias = {{id, 100.0f}}}, .max_tokens = 2},
+                {.framing = Framing::kRaw});
+  };
+  EXPECT_EQ(error_message(ErrorKind::kOption, [&] { ask(61); }),
+            "logit_bias: the id 61 has no token and is never sampled; leave it out");
+  ask(59);
+  const std::vector<float> logits = session.logits();
+  for (std::int32_t id = 0; id < kPaddedVocab; ++id) EXPECT_EQ(std::isfinite(logits[id]), id < kPaddedTokens) << id;
 }
 
 // Bytes of the document to tokens of the framed turn.

@@ -141,6 +141,58 @@ TEST_P(ZeroPoints, AllSixteenAreReadAndFitTheirBits) {
   }
 }
 
+QuantConfig gptq_config(const Json& more) {
+  Json config = {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}};
+  config["quantization_config"].update(more);
+  return read_quant_config(JsonRef(config, "config.json"));
+}
+
+// What a folder says comes before what its codes look like: a by-word file of skewed weights stays one.
+TEST(GptqZeroPoints, TheProgramThatWroteThemDecidesFirst) {
+  for (const Json& quantizer :
+       {Json("gptqmodel:1.4.0"), Json{"gptqmodel:5.2.0"}, Json{"optimum:1.24.0", "gptqmodel:2.0"}}) {
+    const QuantConfig c = gptq_config({{"checkpoint_format", "gptq"}, {"meta", {{"quantizer", quantizer}}}});
+    EXPECT_EQ(c.zeros, GptqZeros::kOneLessByWord) << quantizer;
+    EXPECT_TRUE(c.zeros_are_known) << quantizer;
+  }
+  EXPECT_TRUE(gptq_config({{"checkpoint_format", "gptq_v2"}}).zeros_are_known);
+  EXPECT_EQ(gptq_config({{"checkpoint_format", "gptq_v2"}}).zeros, GptqZeros::kAsTheyAre);
+  for (const Json& more : {Json::object(), Json{{"meta", {{"quantizer", {"auto_gptq:0.8.0"}}}}},
+                           Json{{"meta", {{"quantizer", 3}}}}, Json{{"meta", "gptqmodel"}}}) {
+    const QuantConfig c = gptq_config(more);
+    EXPECT_EQ(c.zeros, GptqZeros::kOneLessByWord) << more;
+    EXPECT_FALSE(c.zeros_are_known) << more;
+  }
+}
+
+// Zero point 0 beside 7 in every word: by word is right. The codes' means: at the zero point, or far on either side of
+// it (weights of mostly one sign), which says nothing.
+TEST(GptqZeroPoints, GroupsOfOneSignDoNotVote) {
+  for (const int mean : {7, 3, 12}) {
+    std::string q, z;
+    for (std::int64_t i = 0; i < kK / 8 * kN; ++i) append_word(q, word_of([&](int) { return mean; }));
+    for (std::int64_t i = 0; i < kGroups * kN / 8; ++i)
+      append_word(z, word_of([](int n) { return n % 2 == 0 ? 0 : 7; }) - 0x11111111u);
+    const SafetensorsTensor codes{.name = "x.qweight",
+                                  .rank = 2,
+                                  .dims = {kK / 8, kN},
+                                  .type = SafetensorsType::kI32,
+                                  .data = std::as_bytes(std::span(q))};
+    const SafetensorsTensor zeros{.name = "x.qzeros",
+                                  .rank = 2,
+                                  .dims = {kGroups, kN / 8},
+                                  .type = SafetensorsType::kI32,
+                                  .data = std::as_bytes(std::span(z))};
+    const auto find = [&](const std::string& name) {
+      return name == codes.name ? &codes : name == zeros.name ? &zeros : nullptr;
+    };
+    const GptqEvidence e = gptq_evidence({.name = "x", .hf_name = "x.weight", .n_out = kN, .n_in = kK}, find);
+    EXPECT_EQ(e.by_nibble, 0) << mean;
+    EXPECT_EQ(e.by_word > 0, mean == 7) << mean;
+    EXPECT_EQ(e.verdict(), GptqZeros::kOneLessByWord) << mean;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Packing, ZeroPoints,
                          testing::Values(Packing::kV2, Packing::kWord, Packing::kNibble, Packing::kAwq,
                                          Packing::kCompressedTensors));

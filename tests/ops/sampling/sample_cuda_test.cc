@@ -127,6 +127,29 @@ TEST_F(CudaSampleTest, WhatIsNotANumberIsNothing) {
   EXPECT_EQ(draw(std::vector<float>(500, kNaN), rules).token, (std::vector<std::int32_t>{0, 0, 0, 0}));
 }
 
+// More ids than a thread block, the first and the last of a row, and several rows; all other logits stay.
+TEST_F(CudaSampleTest, ForbiddenTokensAreImpossibleInEveryRow) {
+  const CudaContext context{.stream = stream.get()};
+  constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+  for (const std::int32_t vocab : {64, 151936}) {
+    for (const std::int32_t n : {1, 3}) {
+      std::vector<std::int32_t> ids;
+      for (std::int32_t id = 0; id < vocab; id += id < vocab - 700 ? 611 : 1) ids.push_back(id);
+      std::vector<float> want(static_cast<std::size_t>(n) * static_cast<std::size_t>(vocab));
+      for (std::size_t i = 0; i < want.size(); ++i) want[i] = static_cast<float>(i % 1013);
+      want[5] = std::numeric_limits<float>::infinity();
+      const DeviceArray<float> logits(want);
+      const DeviceArray<std::int32_t> there(ids);
+      forbid_tokens_cuda(logits.data(), there.data(), 0, n, vocab, context);
+      EXPECT_EQ(logits.get(stream), want) << "none";
+      for (std::int32_t row = 0; row < n; ++row)
+        for (const std::int32_t id : ids) want[static_cast<std::size_t>(row) * vocab + id] = kImpossible;
+      forbid_tokens_cuda(logits.data(), there.data(), static_cast<std::int32_t>(ids.size()), n, vocab, context);
+      EXPECT_EQ(logits.get(stream), want) << vocab << ", " << n << " rows";
+    }
+  }
+}
+
 // Rows that are not sampled keep argmax.
 TEST_F(CudaSampleTest, RowsWithoutTemperatureStayAsTheyAre) {
   std::vector<float> row(300, 0.0f);

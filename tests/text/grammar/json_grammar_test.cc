@@ -278,6 +278,46 @@ TEST(JsonGrammar, WhatIsNotSupportedIsNamed) {
   }
 }
 
+// Padding of the embedding has names ("[PAD261]") and no text; one that a file lists as an end is none.
+TEST(JsonGrammar, IdsWithoutATokenAreNeverAllowed) {
+  TokenizerData data = test::byte_bpe({{"{", "}"}, {"1", "2"}});
+  data.eos = test::add_token(data, "</s>", TokenType::kControl);
+  std::vector<TokenId> absent;
+  for (int i = 0; i < 70; ++i)
+    absent.push_back(test::add_token(data, "[PAD" + std::to_string(data.tokens.size()) + "]", TokenType::kAbsent));
+  data.eog = {absent[0], absent[69]};
+  const auto t = Tokenizer::make(data);
+  EXPECT_EQ(t->end_tokens(), std::vector<TokenId>{*data.eos});
+  const auto trie = std::make_shared<const TokenTrie>(*t);
+  std::mt19937 random(3);
+  for (const std::string& text : test::schemas()) {
+    auto c = json_constraint(trie, compile_json_schema(OrderedJson::parse(text)));
+    for (int step = 0; step < 60; ++step) {
+      const Mask mask = mask_of(*c, *t);
+      for (const TokenId id : absent) ASSERT_FALSE(has(mask, id)) << id << " of " << text;
+      const TokenId id = random_token(mask, random);
+      if (t->is_end(id)) break;
+      c = c->after(id);
+    }
+  }
+}
+
+// Where the document is complete, the mask would be empty: the sampler ended the process.
+TEST(JsonGrammar, AVocabularyWithoutAnEndIsRefused) {
+  TokenizerData data = test::byte_bpe({});
+  data.eos = test::add_token(data, "[PAD256]", TokenType::kAbsent);
+  for (const bool padded : {false, true}) {
+    const auto t = Tokenizer::make(padded ? data : test::byte_bpe({}));
+    try {
+      json_constraint(std::make_shared<const TokenTrie>(*t), any_json_object());
+      ADD_FAILURE() << "taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(e.what()).find("no token that ends an answer"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(JsonGrammar, TheSamplerSelectsOnlyWhatIsAllowed) {
   const auto schema = OrderedJson::parse(test::schemas()[0]);
   std::mt19937 random(5);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,8 @@
 #include "apps/eval/figures/key_statistics.h"
 #include "apps/eval/figures/run_figures.h"
 #include "apps/eval/report.h"
-#include "src/base/size32.h"
+#include "apps/eval/runs/suite_table.h"
+#include "tests/apps/cut_texts.h"
 #include "tests/apps/eval/tiny_engine.h"
 
 namespace mneme::eval {
@@ -60,26 +60,6 @@ TEST(Figures, DepthsAreMeansOfScores) {
   EXPECT_TRUE(std::isnan(maps[0].at(0, 5)));
 }
 
-// Texts of an SVG that reach beyond its sides, by 0.6 of their size a character.
-std::vector<std::string> cut_texts(const std::string& svg) {
-  const std::regex box_form(R"re(viewBox="(-?\d+) 0 (\d+) (\d+)")re"),
-      text_form(R"re(<text x="([-\d.]+)" y="([-\d.]+)"([^>]*)>([^<]*)</text>)re");
-  std::smatch box;
-  if (!std::regex_search(svg, box, box_form)) return {"no viewBox"};
-  const double left = std::stod(box[1]), right = left + std::stod(box[2]), bottom = std::stod(box[3]);
-  std::vector<std::string> cut;
-  for (std::sregex_iterator it(svg.begin(), svg.end(), text_form), end; it != end; ++it) {
-    const std::smatch& m = *it;
-    const std::string rest = m[3], text = m[4];
-    const double size = rest.find("font-size=\"13\"") == rest.npos ? 11 : 13, width = 0.6 * size * size32(text);
-    double x = std::stod(m[1]);
-    if (rest.find("\"end\"") != rest.npos) x -= width;
-    if (rest.find("\"middle\"") != rest.npos) x -= width / 2;
-    if (x < left || x + width > right || std::stod(m[2]) > bottom) cut.push_back(text);
-  }
-  return cut;
-}
-
 TEST(Figures, NoLabelIsCut) {
   // The rightmost point of `mneme eval --svg` read "fu".
   EXPECT_THAT(
@@ -100,6 +80,49 @@ TEST(Figures, NoLabelIsCut) {
                                        .rows = {"freekv:pool=meanS/unit=page:32 b512"},
                                        .values = {{1.0}}}})),
               testing::IsEmpty());
+}
+
+// Titles of axes, of any length, and what every figure of the program says of itself.
+TEST(Figures, NoTitleIsCut) {
+  const std::string longer(70, 'y');
+  EXPECT_THAT(cut_texts(line_chart_svg({{.title = longer,
+                                         .x_title = longer,
+                                         .y_title = longer,
+                                         .series = {{longer, {{1, 1}, {2, 1e6}}}, {"b", {{1, 2}}}}},
+                                        {.title = longer, .y_title = longer, .series = {{"c", {{0, 0}}}}}})),
+              testing::IsEmpty());
+  EXPECT_THAT(cut_texts(heat_map_svg({{.title = longer,
+                                       .x_title = longer,
+                                       .y_title = longer,
+                                       .columns = {longer, "1"},
+                                       .rows = {longer},
+                                       .values = {{1.0, 0.0}}}})),
+              testing::IsEmpty());
+  EXPECT_THAT(cut_texts(heat_map_svg({layer_map(records(), "corrections"), layer_map(records(), "turnover")})),
+              testing::IsEmpty());
+  EXPECT_THAT(cut_texts(heat_map_svg(depth_maps(records()))), testing::IsEmpty());
+  EXPECT_THAT(cut_texts(line_chart_svg({correction_chart(records())})), testing::IsEmpty());
+  EXPECT_THAT(cut_texts(bar_chart_svg({.title = longer,
+                                       .x_title = longer,
+                                       .parts = {longer, "b"},
+                                       .rows = {longer},
+                                       .values = {{1, 1}},
+                                       .marks = {1.5}})),
+              testing::IsEmpty());
+  const std::string suite = suite_svg(summarise_suite(records()));
+  EXPECT_THAT(cut_texts(suite), testing::IsEmpty());
+  EXPECT_THAT(suite, testing::AllOf(HasSubstr("freekv &lt;1&gt;"), testing::Not(HasSubstr("<1>"))));
+}
+
+// The test's own measure: a text at the right edge, one above the top, one below the bottom.
+TEST(Figures, CutTextsAreFound) {
+  const auto page = [](const std::string& text) { return "<svg viewBox=\"0 0 100 50\">" + text + "</svg>"; };
+  EXPECT_THAT(cut_texts(page("<text x=\"80\" y=\"20\">full</text>")), ElementsAre("full"));
+  EXPECT_THAT(cut_texts(page("<text x=\"20\" y=\"20\" text-anchor=\"end\">full</text>")), ElementsAre("full"));
+  EXPECT_THAT(cut_texts(page("<text x=\"0\" y=\"4\">top</text>")), ElementsAre("top"));
+  EXPECT_THAT(cut_texts(page("<text x=\"0\" y=\"51\">low</text>")), ElementsAre("low"));
+  EXPECT_THAT(cut_texts(page("<text x=\"1\" y=\"20\">a &lt;b&gt; \u00e9</text>")), testing::IsEmpty());
+  EXPECT_THAT(cut_texts(page("<text x='1' y='20'>other form</text>")), ElementsAre("a text that is not measured"));
 }
 
 // "norms, rope, swiglu" was written over "head".

@@ -1,0 +1,88 @@
+// Text to tokens and back, and a conversation as the prompt that it becomes.
+#include <utility>
+
+#include "src/server/api/api.h"
+#include "src/server/api/request_fields.h"
+#include "src/server/api/token_json.h"
+
+namespace mneme::server {
+namespace {
+
+constexpr std::string_view kTokenizeFields[] = {"model",
+                                                "prompt",
+                                                "content",
+                                                "add_special_tokens",
+                                                "add_special",
+                                                "parse_special",
+                                                "with_pieces",
+                                                "messages",
+                                                "tools",
+                                                "tool_choice",
+                                                "chat_template_kwargs",
+                                                "add_generation_prompt",
+                                                "continue_final_message",
+                                                "chat_template"};
+constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
+constexpr std::string_view kTemplateFields[] = {"model",
+                                                "messages",
+                                                "tools",
+                                                "tool_choice",
+                                                "chat_template_kwargs",
+                                                "add_generation_prompt",
+                                                "continue_final_message",
+                                                "chat_template"};
+
+}  // namespace
+
+void Api::tokenize(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    const JsonRef& body = whole.json;
+    expect_fields(body, kTokenizeFields);
+    std::vector<TokenId> tokens;
+    if (body.find("messages")) {
+      tokens = chat_prompt(text, parse_conversation(body, whole.text));
+    } else {
+      const auto prompt = body.find("prompt");
+      const JsonRef words = prompt ? *prompt : body.at("content");
+      const bool bos = body.boolean("add_special_tokens", body.boolean("add_special", prompt.has_value()));
+      tokens = text.tokenizer->encode(words.string(), {.parse_special = body.boolean("parse_special", true),
+                                                       .add_bos = bos && text.tokenizer->adds_bos()});
+    }
+    constexpr std::int64_t kMaxGrowth = 8;  // of the answer over the largest body
+    std::string out =
+        tokenize_json(*text.tokenizer, tokens,
+                      {.context = loop_.model().engine->options().context,
+                       .with_pieces = body.boolean("with_pieces", false),
+                       .max_bytes = static_cast<std::size_t>(kMaxGrowth * options_.limits.max_body_bytes)});
+    return [w, out = std::move(out)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+void Api::detokenize(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    const JsonRef& body = whole.json;
+    expect_fields(body, kDetokenizeFields);
+    const std::string words = text.tokenizer->decode(parse_tokens(body.at("tokens"), text.info.vocabulary),
+                                                     body.boolean("show_special", false));
+    OrderedJson json;
+    json["prompt"] = words;
+    json["content"] = words;
+    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+void Api::apply_template(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const Body& body, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    expect_fields(body.json, kTemplateFields);
+    const std::vector<TokenId> tokens = chat_prompt(text, parse_conversation(body.json, body.text));
+    OrderedJson json;
+    json["prompt"] = text.tokenizer->decode(tokens, true);
+    json["tokens"] = tokens;
+    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+}  // namespace mneme::server
