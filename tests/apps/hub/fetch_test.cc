@@ -463,7 +463,7 @@ TEST_F(HubFetch, LengthsThatLie) {
               HasSubstr("does not go on"));
 }
 
-// Each answer brings one byte more and ends: that is progress, which is never given up. The server ends it.
+// Each answer gives one byte more and ends: that is progress, which is never given up. The server ends it.
 TEST_F(HubFetch, AServerOfATestIsNotAskedForEver) {
   const HubServer server(one_file(), [&](const Request& r, Connection& c) {
     if (!gets_file(r)) return false;
