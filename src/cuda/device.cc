@@ -17,10 +17,6 @@ const DeviceRuntime& expect_runtime(int device) {
 
 }  // namespace
 
-bool built_with_cuda() {
-  return Backend<DeviceRuntime>::find() != nullptr;
-}
-
 int device_count() {
   const DeviceRuntime* runtime = Backend<DeviceRuntime>::find();
   return runtime ? runtime->count() : 0;

@@ -28,7 +28,6 @@ struct DeviceInfo {
   int numa_node = -1;            // -1: unknown
 };
 
-bool built_with_cuda();
 // 0 also where there is no driver.
 int device_count();
 // Why device_count() is 0; empty when it is not.

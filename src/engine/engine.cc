@@ -7,7 +7,6 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
-#include "src/base/underlying.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
@@ -15,20 +14,6 @@
 #include "src/model/shapes.h"
 
 namespace mneme {
-
-std::string_view finish_reason_name(FinishReason r) {
-  switch (r) {
-    case FinishReason::kEnd:
-      return "end";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kCancelled:
-      return "cancelled";
-  }
-  MNEME_CHECK(false, "finish reason {}", underlying(r));
-}
 
 Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o,
                    std::unique_ptr<ThreadPool> thread_pool)

@@ -21,7 +21,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,7 +35,6 @@
 namespace mneme {
 
 enum class FinishReason : std::uint8_t { kEnd, kLength, kStop, kCancelled };
-std::string_view finish_reason_name(FinishReason r);  // "end", "length", "stop", "cancelled"
 
 // What a step produced for one request.
 struct RequestEvent {

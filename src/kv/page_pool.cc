@@ -108,10 +108,6 @@ std::optional<SpillMemory::Stats> PagePool::spill_stats() const {
   return spill_ == nullptr ? std::nullopt : std::optional(spill_->stats());
 }
 
-std::size_t PagePool::touched_bytes() const {
-  return next_unused_ * block_bytes_;
-}
-
 BlockId PagePool::allocate() {
   MNEME_CHECK(n_free_ > 0, "none of {} blocks is free: admission did not count right", n_blocks());
   BlockId id;

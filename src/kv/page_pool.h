@@ -114,8 +114,6 @@ class PagePool {
   std::int64_t n_blocks() const { return refs_.size(); }
   std::int64_t n_free() const { return n_free_; }
   std::int64_t n_used() const { return n_blocks() - n_free_; }
-  // Bytes of blocks that were ever allocated: the pool's resident memory.
-  std::size_t touched_bytes() const;
 
   // Allocates a block with one reference; content undefined. Requires  n_free() > 0: admission control reserves blocks.
   BlockId allocate();

@@ -97,8 +97,6 @@ class SequenceCache {
   };
   void keep(std::span<const HeadRanks> heads);
   bool dropped() const { return !kept_.empty(); }  // any token of any head
-  // Every head stores every token from this position on; 0 where nothing was dropped.
-  std::int32_t dropped_before() const;
   std::int32_t n_stored(std::int32_t layer, std::int32_t kv_head) const;
   // Positions that a head stores, ascending.
   std::vector<TokenRange> stored(std::int32_t layer, std::int32_t kv_head) const;

@@ -7,16 +7,6 @@
 
 namespace mneme {
 
-std::int32_t SequenceCache::dropped_before() const {
-  std::int32_t from = 0;
-  for (const KeptRuns& s : kept_) {
-    if (s.empty()) continue;
-    const KeptRun& last = s.back();
-    from = std::max(from, last.position + last.n == length_ ? last.position : length_);
-  }
-  return from;
-}
-
 std::int32_t SequenceCache::n_stored(std::int32_t layer, std::int32_t kv_head) const {
   const std::size_t t = table_index(layer, kv_head);
   return kept(t) == nullptr ? length_ - first_page_of(t) * kPageTokens : n_kept_[t];

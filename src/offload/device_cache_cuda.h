@@ -236,8 +236,8 @@ void write_back_cuda(const SlotRows& rows, const DeviceCache& cache, const KvTab
 // Copies the pages that store positions [first, stop), either of which may be in mapped host memory. Launches
 // blocks_a_head thread blocks per KV head.
 //
-// Requires  where tokens were dropped, one of the tables has shifts and masks, and `first` is 0 or at least
-//           dropped_before().
+// Requires  where tokens were dropped, one of the tables has shifts and masks, and `first` is 0 or a
+//           position from which on every head stores every token.
 void copy_pages_cuda(const LayerPages& to, const LayerPages& from, std::int32_t first, std::int32_t stop,
                      std::int32_t blocks_a_head, const CudaContext& context);
 

@@ -28,16 +28,16 @@ namespace {
 constexpr std::uint32_t kMagic = 0x6d6e6d01;
 // A rank's values of one call; longer ones go in pieces. 256 KiB: two buffers of 8 ranks stay in an L2 of 4 MiB.
 constexpr std::size_t kBufferBytes = 256 << 10;
-constexpr long kNapNanos = 20'000'000;  // between looks at ranks that may have ended
-constexpr double kMaxPerNap = 0.1;      // seconds that count as waited: a stopped process (Ctrl-Z) has not waited
+constexpr double kMaxPerNap = 0.1;  // seconds that count as waited: a stopped process (Ctrl-Z) has not waited
 constexpr std::size_t kWhyBytes = 512;
 
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
 // Not private to a process, as std::atomic's wait is.
-void sleep_on(Word& word, std::uint32_t value) {
-  const timespec nap{.tv_sec = 0, .tv_nsec = kNapNanos};
+void sleep_on(Word& word, std::uint32_t value, double seconds) {
+  const auto whole = static_cast<std::time_t>(seconds);
+  const timespec nap{.tv_sec = whole, .tv_nsec = static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &nap, nullptr, 0);
 }
 void wake_all(Word& word) {
@@ -192,7 +192,7 @@ void SharedCollective::wait_for(int rank, Patience patience) {
     if (patience == Patience::kDeadline && waited > options_.seconds)
       fail_all(fmt::format("rank {} did not answer within {} s", rank, options_.seconds));
     const auto begin = std::chrono::steady_clock::now();
-    sleep_on(l.news, news);
+    sleep_on(l.news, news, options_.nap_seconds);
     waited += std::min(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kMaxPerNap);
   }
 }

@@ -141,8 +141,12 @@ TEST(ThreadPool, TwoPoolsTakeTurns) {
 
 TEST(ThreadPool, ManyPoolsComeAndGo) {
   for (int i = 0; i < 100; ++i) {
-    ThreadPool pool(1 + i % 4);
-    if (i % 2 == 0) pool.run([](int) {});
+    std::atomic<int> calls = 0;
+    {
+      ThreadPool pool(1 + i % 4);
+      if (i % 2 == 0) pool.run([&](int) { ++calls; });
+    }
+    EXPECT_EQ(calls, i % 2 == 0 ? 1 + i % 4 : 0) << i;
   }
 }
 

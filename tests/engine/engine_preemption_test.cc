@@ -101,6 +101,28 @@ TEST(EnginePreemption, ReservesUntilItKnowsHowLongAnswersAre) {
   EXPECT_EQ(engine->counts().preemptions, 0);
 }
 
+// Two turns wait with four pages each; a more urgent request needs two pages more than are free.
+TEST(EnginePreemption, OfThoseThatWaitTheLatestLosesPagesFirst) {
+  TestEngine engine(forecasting(14));
+  const auto kept = [&](std::uint64_t seed) {
+    RequestInput input = of_length(125, seed, 4);
+    input.keep_sequence = true;
+    const RequestId id = engine->submit(input);
+    drain(*engine);
+    return id;
+  };
+  const RequestId first = kept(1), second = kept(2);
+  engine->keep_going(first, of_length(5, 3, 4));
+  engine->keep_going(second, of_length(5, 4, 4));
+  ASSERT_EQ(engine->cache(second).length(), 128);
+  RequestInput urgent = of_length(250, 5, 4);
+  urgent.priority = 1;
+  engine->submit(urgent);
+  engine->step();
+  EXPECT_EQ(engine->cache(first).length(), 128);
+  EXPECT_EQ(engine->cache(second).length(), 64);
+}
+
 // What somebody was told of is not computed twice: such requests reserve all that they may need.
 TEST(EnginePreemption, WhoWatchesLogitsIsNotInterrupted) {
   TestEngine engine(forecasting(12));

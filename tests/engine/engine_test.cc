@@ -380,12 +380,5 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
   }
 }
 
-TEST(Engine, NamesOfReasons) {
-  EXPECT_EQ(finish_reason_name(FinishReason::kEnd), "end");
-  EXPECT_EQ(finish_reason_name(FinishReason::kLength), "length");
-  EXPECT_EQ(finish_reason_name(FinishReason::kStop), "stop");
-  EXPECT_EQ(finish_reason_name(FinishReason::kCancelled), "cancelled");
-}
-
 }  // namespace
 }  // namespace mneme

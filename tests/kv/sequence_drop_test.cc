@@ -108,7 +108,6 @@ TEST(SequenceDrop, ASuffixFreesItsPagesAtOnce) {
   EXPECT_EQ(pool.n_used(), 4 * 6) << "one page of sinks, five of the suffix";
   EXPECT_EQ(c.cache.n_blocks(), 24);
   EXPECT_EQ(c.cache.length(), 320);
-  EXPECT_EQ(c.cache.dropped_before(), 160);
   EXPECT_EQ(c.cache.stored(1, 1), (std::vector<TokenRange>{{0, 4}, {160, 320}}));
   c.expect_contents();
   c.append(40, rng);
@@ -168,7 +167,6 @@ TEST(SequenceDrop, NothingLeftAndEverythingKept) {
   c.keep(0, {});
   EXPECT_TRUE(c.cache.dropped());
   EXPECT_EQ(c.cache.table(0, 0).size(), 0u);
-  EXPECT_EQ(c.cache.dropped_before(), 50);
   c.expect_contents();
   c.append(3, rng);
   c.expect_contents();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -10,6 +11,7 @@
 #include "tests/error_message.h"
 #include "tests/parallel/collective_cases.h"
 #include "tests/parallel/ranks.h"
+#include "tests/progress.h"
 
 namespace mneme::parallel_test {
 namespace {
@@ -42,6 +44,28 @@ TEST(SharedCollective, ManySmallCallsInARow) {
                            }
                          }),
               Each(""));
+}
+
+// Ranks that sleep for as long as nothing happens: an arrival wakes them. Without that, each barrier took a nap of 20 ms.
+TEST(SharedCollective, AnArrivalWakesThoseThatSleep) {
+  const std::shared_ptr<SharedRegion> region = SharedRegion::make(2);
+  std::vector<std::string> errors(2);
+  std::atomic<int> ended = 0;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      SharedCollective ranks(region, r, {.seconds = 1e6, .looks = 0, .nap_seconds = 1e6});
+      try {
+        for (int i = 0; i < 200; ++i) ranks.barrier();
+      } catch (const Error& e) {
+        errors[r] = e.what();
+      }
+      ++ended;
+    });
+  }
+  if (!wait_until([&] { return ended == 2; })) region->abort("nobody was woken");
+  for (std::thread& t : threads) t.join();
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(SharedCollective, ARankThatEndsEndsAll) {

@@ -1,11 +1,7 @@
 // Ranks that talk by ZeroMQ on this machine, and what strangers send them.
 #include "src/parallel/socket_collective.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #include <cstring>
@@ -15,6 +11,7 @@
 
 #include "src/base/error.h"
 #include "tests/parallel/collective_cases.h"
+#include "tests/parallel/reserved_port.h"
 
 namespace mneme::parallel_test {
 namespace {
@@ -24,28 +21,15 @@ using testing::HasSubstr;
 
 constexpr double kPatientSeconds = 120;
 
-// 127.0.0.1 with a port that is free.
-std::string free_address() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
-  ::close(fd);
-  return "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
-}
-
 // What each rank's function threw; "": nothing.
 std::vector<std::string> over_sockets(int size, const std::function<void(Collective&)>& run) {
-  const std::string address = free_address();
+  const ReservedPort port;
   std::vector<std::string> errors(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       try {
-        const auto ranks = socket_collective(address, r, size, kPatientSeconds);
+        const auto ranks = socket_collective(port.address(), r, size, kPatientSeconds);
         run(*ranks);
         ranks->barrier();
       } catch (const Error& e) {
@@ -124,13 +108,13 @@ class RankOne {
 
 // Values shorter than their header says were read beyond their end.
 TEST(SocketCollective, MessagesThatAreNoneOfARankAreIgnored) {
-  const std::string address = free_address();
+  const ReservedPort port;
   std::vector<float> sums(16, 1.0f);
   std::thread rank_zero([&] {
-    const auto ranks = socket_collective(address, 0, 2, kPatientSeconds);
+    const auto ranks = socket_collective(port.address(), 0, 2, kPatientSeconds);
     ranks->all_reduce(sums);
   });
-  RankOne peer(address);
+  RankOne peer(port.address());
   const std::uint64_t bytes = sums.size() * sizeof(float);
   const std::vector<float> wrong(16, 100.0f), right(16, 2.0f);
   peer.send({.bytes = bytes}, {100.0f, 100.0f});
@@ -141,6 +125,16 @@ TEST(SocketCollective, MessagesThatAreNoneOfARankAreIgnored) {
   peer.send({.bytes = bytes}, right);
   rank_zero.join();
   EXPECT_THAT(sums, Each(3.0f));
+}
+
+// The test's port was free a moment before: another program could take it, and the other ranks waited for 600 s.
+TEST(SocketCollective, AReservedPortIsTheTestsAlone) {
+  const ReservedPort port;
+  const ReservedPort other;
+  EXPECT_NE(port.number(), other.number());
+  const std::string address = port.address();
+  EXPECT_EQ(socket_collective(address, 0, 1)->size(), 1);
+  EXPECT_EQ(socket_collective(address, 0, 1)->size(), 1) << "once more";
 }
 
 TEST(SocketCollective, AddressesThatAreNoneAreRefused) {

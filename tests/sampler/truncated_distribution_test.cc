@@ -153,5 +153,15 @@ TEST(TruncatedDistribution, EachWeightHasItsShareOfTheUnitInterval) {
   EXPECT_EQ(s.at(1 - 0x1p-53), 2);
 }
 
+// Intervals contain their beginning and not their end.
+TEST(TruncatedDistribution, AnEdgeBelongsToTheTokenBehindIt) {
+  const std::vector<float> x(4, 1.0f);
+  TruncatedDistribution s;
+  s.select(x, 1, sampling(0, 1, 0));
+  EXPECT_EQ(s.at(0.25), 1);
+  EXPECT_EQ(s.at(0.5), 2);
+  EXPECT_EQ(s.at(0.75), 3);
+}
+
 }  // namespace
 }  // namespace mneme

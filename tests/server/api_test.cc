@@ -102,6 +102,17 @@ TEST_F(Api, EchoesAndScoresThePrompt) {
   }
 }
 
+// As OpenAI's: a client cuts text that it has decoded.
+TEST_F(Api, TextOffsetsCountCharactersAndNotBytes) {
+  const json choice =
+      complete({{"prompt", "äöü is harbour"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}}).json()["choices"][0];
+  EXPECT_EQ(choice["text"], "äöü is harbour");
+  const json& l = choice["logprobs"];
+  const std::string last = l["tokens"].back();
+  ASSERT_TRUE(std::string("harbour").ends_with(last) || last == " harbour") << last;
+  EXPECT_EQ(l["text_offset"].back(), 14 - last.size());
+}
+
 // The likeliest tokens after i tokens of a prompt are what an answer to those i tokens begins with.
 TEST_F(Api, EchoedTopLogprobsAreThoseOfTheirOwnToken) {
   const json body = {{"prompt", "The harbour is in the north"},

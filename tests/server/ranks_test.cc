@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/apps/mneme/program.h"
+#include "tests/parallel/reserved_port.h"
 #include "tests/server/http_client.h"
 
 namespace mneme::server_test {
@@ -149,7 +150,8 @@ TEST(Ranks, RanksOfALauncherAnswerAsOne) {
   const Outcome expected = cli_test::run_program(run_with(ask));
   std::vector<std::string> two = ask;
   two.insert(two.end(), {"--tensor-parallel-size", "2"});
-  const std::string port = std::to_string(20000 + getpid() % 20000);
+  const parallel_test::ReservedPort reserved;
+  const std::string port = std::to_string(reserved.number());
   const auto place = [&](const char* rank) {
     return Input{.env = {{"RANK", rank},
                          {"WORLD_SIZE", "2"},
@@ -166,7 +168,7 @@ TEST(Ranks, RanksOfALauncherAnswerAsOne) {
   EXPECT_EQ(there.out, "");
 
   std::vector<std::string> host0 = two, host1 = two;
-  const std::string address = "127.0.0.1:" + port;
+  const std::string address = reserved.address();
   host0.insert(host0.end(), {"--nnodes", "2", "--node-rank", "0", "--dist-init-addr", address});
   host1.insert(host1.end(), {"--nnodes", "2", "--node-rank", "1", "--dist-init-addr", address});
   host1.insert(host1.end(), {"--kv-budget", "300", "--kv-method", "freekv"});

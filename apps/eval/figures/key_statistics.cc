@@ -210,17 +210,4 @@ std::vector<IndexFinding> index_findings(const KeyStatisticsOptions& o) {
   return out;
 }
 
-std::string findings_markdown(const std::vector<IndexFinding>& findings) {
-  std::string out;
-  for (std::size_t i = 0; i < findings.size(); ++i) {
-    const IndexFinding& f = findings[i];
-    if (i == 0 || findings[i - 1].head_dim != f.head_dim || findings[i - 1].statistics != f.statistics)
-      out += fmt::format("{}D = {}, {}\n\n| index | bytes | top tokens | top pages |\n|---|---|---|---|\n",
-                         i == 0 ? "" : "\n", f.head_dim, statistics_name(f.statistics));
-    out += fmt::format("| {} | {:.0f} | {:.3f} ± {:.3f} | {} |\n", f.index, f.bytes, f.top_tokens, 1.96 * f.deviation,
-                       f.top_pages < 0 ? "" : fmt::format("{:.3f}", f.top_pages));
-  }
-  return out;
-}
-
 }  // namespace mneme::eval

@@ -36,6 +36,5 @@ struct IndexFinding {
 };
 
 std::vector<IndexFinding> index_findings(const KeyStatisticsOptions& options);
-std::string findings_markdown(const std::vector<IndexFinding>& findings);
 
 }  // namespace mneme::eval

@@ -4,19 +4,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "src/base/check.h"
 #include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme::eval {
-
-double pass_at_k(int n, int c, int k) {
-  MNEME_CHECK(c >= 0 && c <= n && k >= 1 && k <= n, "pass@{} of {} right among {}", k, c, n);
-  if (n - c < k) return 1;
-  double none = 1;
-  for (int i = n - c + 1; i <= n; ++i) none *= 1.0 - ratio(k, i);
-  return 1 - none;
-}
 
 double average_of_runs(std::span<const double> runs) {
   return ratio(std::accumulate(runs.begin(), runs.end(), 0.0), runs.size());

@@ -5,11 +5,6 @@
 
 namespace mneme::eval {
 
-// The probability that one of k answers is right, drawn without replacement from n of which c are.
-//
-// Requires  0 <= c <= n, 1 <= k <= n.  Source  Chen et al. 2021, the unbiased estimator.
-double pass_at_k(int n, int c, int k);
-
 // Mean of runs over all questions, one score a run; trimmed: without the best and the worst (from three runs on).
 double average_of_runs(std::span<const double> runs);
 double trimmed_average_of_runs(std::span<const double> runs);

@@ -74,11 +74,6 @@ void PrefixCache::erase(RequestId id) {
   entries_.erase(it);
 }
 
-void PrefixCache::set_running(RequestId id, bool running) {
-  const auto it = entries_.find(id);
-  if (it != entries_.end()) it->second.sequence.running = running;
-}
-
 std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt) {
   return find(tokens, salt, [](RequestId) { return true; });
 }

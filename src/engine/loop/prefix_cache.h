@@ -48,7 +48,6 @@ class PrefixCache {
   void put(Sequence sequence);
   void erase(RequestId id);
   bool contains(RequestId id) const { return entries_.contains(id); }
-  void set_running(RequestId id, bool running);
 
   struct Match {
     RequestId id;

@@ -58,8 +58,7 @@ struct MethodMemory {
   std::size_t slots = 0, index = 0, dense_layers = 0;
 };
 
-// Adds b's counts to a's. Requires  the same number of layers, or a empty.
-void add_stats(MethodStats& a, const MethodStats& b);
+// Adds b's counts to a's.
 void add_audits(AuditSums& a, const AuditSums& b);
 
 }  // namespace mneme

@@ -1,5 +1,6 @@
 // Downloads from a hub that breaks off, redirects, lies, and asks for a token.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -460,6 +461,21 @@ TEST_F(HubFetch, LengthsThatLie) {
   EXPECT_THAT(refusal(HubServer(one_file(), answers_with(206, {}, "GGUF"))), HasSubstr("Content-Range"));
   EXPECT_THAT(refusal(HubServer(one_file(), answers_with(416, {{"Content-Length", "0"}}, ""))),
               HasSubstr("does not go on"));
+}
+
+// Each answer gives one byte more and ends: that is progress, which is never given up. The server ends it.
+TEST_F(HubFetch, AServerOfATestIsNotAskedForEver) {
+  const HubServer server(one_file(), [&](const Request& r, Connection& c) {
+    if (!gets_file(r)) return false;
+    unsigned long begin = 0;
+    std::sscanf(r.header("range").c_str(), "bytes=%lu-", &begin);
+    const std::string size = std::to_string(content().size()), end = std::to_string(content().size() - 1);
+    c.send_head(begin == 0 ? 200 : 206, {{"Content-Range", fmt::format("bytes {}-{}/{}", begin, end, size)}});
+    c.send(content().substr(begin, 1));
+    return true;
+  });
+  settings.retry_seconds = 0;
+  EXPECT_THAT(refusal(server), HasSubstr("a test asks less often"));
 }
 
 TEST_F(HubFetch, AListingThatLiesAboutSizes) {

@@ -130,12 +130,16 @@ void HttpServer::serve(int fd) {
   while (!head.ends_with("\r\n\r\n") && ::recv(fd, &byte, 1, 0) == 1) head += byte;
   if (head.ends_with("\r\n\r\n")) {
     const Request request = parse_request(head);
-    {
+    const bool too_many = [&] {
       const std::lock_guard lock(mutex_);
       requests_.push_back(request);
-    }
+      return requests_.size() > kMaxRequests;
+    }();
     Connection connection(fd);
-    handler_(request, connection);
+    if (too_many)
+      connection.answer(400, {{"X-Error-Message", "a test asks less often"}}, "");
+    else
+      handler_(request, connection);
   }
   ::shutdown(fd, SHUT_WR);
   while (::recv(fd, &byte, 1, 0) == 1) {

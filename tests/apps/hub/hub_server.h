@@ -39,6 +39,8 @@ class Connection {
 class HttpServer {
  public:
   using Handler = std::function<void(const Request&, Connection&)>;
+  // What comes after is refused: a client that asks for ever fails its test in place of hanging.
+  static constexpr std::size_t kMaxRequests = 500;
   explicit HttpServer(Handler handler);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -138,6 +138,41 @@ TEST(DiskTier, ADamagedPageIsComputedAgain) {
   EXPECT_EQ(s.prefilled(), 160 + 3 * kOwnRows);
 }
 
+// Pages that came after a damaged one kept their places: after some such loads none was left, and the next one never ended.
+TEST(DiskTier, ACutLoadGivesItsPlacesBack) {
+  constexpr std::uint64_t kDamaged = 6;
+  constexpr std::int32_t kPages = 40;
+  TempFolder folder;
+  std::vector<std::vector<TokenId>> documents;
+  {
+    Sharing s(on(folder), 1000, 1024);
+    for (std::uint64_t d = 0; d <= kDamaged; ++d) {
+      documents.push_back(random_prompt(kPages * kPageTokens, 50 + d));
+      const GenerationInput input = input_of(documents.back());
+      s.submit(input);
+      s.finish();
+      write_all(s);
+    }
+    std::fstream file(folder.path() / "kv" / "pages.kv", std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t d = 0; d < kDamaged; ++d) {  // the second page of each
+      file.seekp(static_cast<std::streamoff>((d * kPages + 1) * 4096 + 100));
+      file.write("damage", 6);
+    }
+  }
+  Sharing s(on(folder), 1000, 1024);
+  std::vector<GenerationInput> inputs;
+  for (const auto& document : documents) inputs.push_back(input_of(question(document, 3)));
+  std::vector<RequestId> ids;
+  for (const GenerationInput& input : inputs) {
+    ids.push_back(s.submit(input));
+    s.finish();
+  }
+  EXPECT_EQ(s.keeper().disk()->stats().failed_reads, kDamaged);
+  EXPECT_EQ(s.shared[ids.front()], kPageTokens);
+  EXPECT_EQ(s.shared[ids.back()], kPages * kPageTokens);
+  s.expect_own_answers(ids, inputs);
+}
+
 // A request that goes away while its pages come leaves them as a cached sequence.
 TEST(DiskTier, ACancelledRequestLeavesWhatComes) {
   TempFolder folder;

@@ -21,6 +21,8 @@ class Waiter final : public GenerationSink {
   void on_event(GenerationEvent event) override {
     const std::lock_guard lock(mutex_);
     for (const OutputToken& token : event.tokens) tokens_.push_back(token.id);
+    text_ += event.text;
+    if (event.end) reason_ = event.end->reason;
     ended_ = ended_ || event.end || event.failure;
     changed_.notify_all();
   }
@@ -29,11 +31,16 @@ class Waiter final : public GenerationSink {
     changed_.wait(lock, [&] { return ended_; });
     return tokens_;
   }
+  // Of an answer that has ended.
+  std::string text() const { return text_; }
+  std::optional<FinishReason> reason() const { return reason_; }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TokenId> tokens_;
+  std::string text_;
+  std::optional<FinishReason> reason_;
   bool ended_ = false;
 };
 
@@ -105,6 +112,28 @@ TEST(EngineLoop, TellsWhatStartingTheModelThrows) {
   NoLoopMetrics metrics;
   const auto fails = []() -> RunningModel { throw Error(ErrorKind::kFile, "no such model"); };
   EXPECT_THROW(EngineLoop(fails, {}, metrics, [](std::vector<Delivery>) {}), Error);
+}
+
+// The answer's end shows that the longer string, which begins earlier, does not come: the shorter one is the reason.
+TEST(EngineLoop, AStopStringThatTheEndDecidesIsTheReason) {
+  NoLoopMetrics metrics;
+  const auto loop = make_loop(metrics);
+  const auto ended = [&](std::vector<std::string> stop) {
+    GenerationInput input = input_of(*loop, 12);
+    input.stop.strings = std::move(stop);
+    const auto waiter = std::make_shared<Waiter>();
+    EXPECT_TRUE(loop->submit(std::move(input), waiter));
+    waiter->tokens();
+    return std::pair(waiter->text(), waiter->reason().value());
+  };
+  const auto [text, reason] = ended({});
+  EXPECT_EQ(reason, FinishReason::kLength);
+  // The shortest end of the answer that is nowhere else in it.
+  std::size_t n = 1;
+  while (text.find(text.substr(text.size() - n)) + n != text.size()) ++n;
+  ASSERT_LT(n, text.size());
+  const std::string last = text.substr(text.size() - n), longer = text.substr(text.size() - n - 1) + "~~";
+  EXPECT_EQ(ended({longer, last}), std::pair(text.substr(0, text.size() - n), FinishReason::kStop));
 }
 
 // Counts tokens of prompts that others had computed; tells when the first step is over, on the engine's thread.

@@ -76,7 +76,7 @@ TEST(PrefixCache, GivesUpTheLeastRecentlyUsedThatDoesNotRun) {
   cache.erase(RequestId(3));
   cache.erase(RequestId(0));
   EXPECT_FALSE(cache.least_recently_used());
-  cache.set_running(RequestId(1), false);
+  put(cache, 1, tokens(64, 1), false);
   EXPECT_EQ(cache.least_recently_used(), RequestId(1));
 }
 
@@ -88,7 +88,7 @@ TEST(PrefixCache, KnowsWhatALongerSequenceReplaces) {
   put(cache, 3, joined(document, tokens(64, 6)));  // has a page of its own
   put(cache, 4, first);
   EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(1), RequestId(2)}));
-  cache.set_running(RequestId(1), true);  // it is never evicted
+  put(cache, 1, document, true);  // it is never evicted
   EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(2)}));
 }
 

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "src/engine/kv_method.h"
 #include "tests/engine/session/session_fixture.h"
+#include "tests/temp_folder.h"
 
 namespace mneme {
 namespace {
@@ -94,6 +97,30 @@ TEST_F(SessionScore, AFreshSessionScoresFromTheBeginning) {
   }
   EXPECT_TRUE(scores.logits.empty());
   EXPECT_TRUE(session.tokens().empty());
+}
+
+// The model, of a tokenizer that adds BOS.
+std::string model_with_bos() {
+  std::ifstream in(kModel, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::string key = "tokenizer.ggml.add_bos_token";
+  const std::size_t value = bytes.find(key) + key.size() + 4;  // behind the type, which is bool
+  EXPECT_EQ(bytes[value], 0);
+  bytes[value] = 1;
+  return bytes;
+}
+
+TEST(SessionScoreWithBos, OnlyTextFromTheBeginningHasIt) {
+  const TempFolder folder(TempFolder::memory());
+  const auto path = folder.path() / "bos.gguf";
+  std::ofstream(path, std::ios::binary) << model_with_bos();
+  const LanguageModel model(path, {.context = 512, .threads = kTestThreads, .pin_threads = false});
+  Session session(model);
+  EXPECT_EQ(session.score(" word").tokens.size(), 1u) << "after BOS, which nothing foretells";
+  session.ask({.question = "x"}, {.max_tokens = 1});
+  const Scores scores = session.score(" word");
+  ASSERT_EQ(scores.tokens.size(), 1u);
+  EXPECT_EQ(model.detokenize(std::span(&scores.tokens[0].token, 1)), " word");
 }
 
 TEST_F(SessionScore, AbsentUnlessAskedFor) {

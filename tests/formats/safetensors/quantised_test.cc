@@ -227,6 +227,18 @@ std::vector<BadPart> bad_parts() {
          shaped("weight_packed", 10, 64)(c);
        },
        kFormat, "m.weight_shape", "[10, 512]"},
+      {"packed_other_rows", "ct_int4",
+       [](GoldenCase& c) {
+         as_matrix(10, 256)(c);
+         shaped("weight_packed", 10, 32)(c);
+       },
+       kFormat, "m.weight_shape", "[10, 256]"},
+      {"packed_other_columns", "ct_int4",
+       [](GoldenCase& c) {
+         as_matrix(20, 512)(c);
+         shaped("weight_packed", 20, 64)(c);
+       },
+       kFormat, "m.weight_shape", "[20, 512]"},
       {"packed_by_another_method", "ct_int4", [](GoldenCase& c) { c.config.method = QuantMethod::kGptq; }, kFormat,
        "m.weight_packed", "quant_method"},
       {"gptq_without_zeros", "gptq", without("qzeros"), kFormat, "m.qzeros", "missing"},

@@ -376,8 +376,11 @@ TEST(AttentionPrefill, MoreThan6144Pages) {
 TEST(AttentionPrefillCall, NothingToDo) {
   ThreadPool pool(2);
   attend_prefill_cpu({}, shape_of(4, 64), {&pool, Rounding::kFast});
-  const PrefillHead head{};
+  std::vector<float> out(256, 7.0f), lse(4, 7.0f);
+  const PrefillHead head{.out = reinterpret_cast<std::byte*>(out.data()), .out_stride = 256, .lse = lse.data()};
   attend_prefill_cpu({&head, 1}, shape_of(4, 64), {&pool, Rounding::kFast});
+  EXPECT_THAT(out, ::testing::Each(7.0f)) << "a head without rows";
+  EXPECT_THAT(lse, ::testing::Each(7.0f));
 }
 
 }  // namespace

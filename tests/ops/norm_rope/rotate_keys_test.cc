@@ -66,8 +66,12 @@ TEST(RotateKeys, KeepsWhatDistanceSays) {
 }
 
 TEST(RotateKeys, NothingIsNothing) {
-  rotate_keys_cpu({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
-  rotate_keys_ref({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+  std::vector<std::byte> out(32, std::byte{0x5a});
+  for (const auto& rotate_keys : {rotate_keys_cpu, rotate_keys_ref}) {
+    rotate_keys({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+    rotate_keys({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, out.data());
+    EXPECT_EQ(out, std::vector<std::byte>(32, std::byte{0x5a}));
+  }
 }
 
 }  // namespace

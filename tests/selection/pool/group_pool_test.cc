@@ -300,7 +300,15 @@ TEST(GroupPool, MayWriteOverItsFirstRow) {
 }
 
 TEST(GroupPool, NoUnitsNothingHappens) {
-  for (const auto& fn : {group_pool_cpu, group_pool_ref}) fn(nullptr, 0, 4, 0, GroupPool::kMeanProb, 1.0f, nullptr);
+  for (const auto& fn : {group_pool_cpu, group_pool_ref}) {
+    for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb}) {
+      fn(nullptr, 0, 4, 0, pool, 1.0f, nullptr);
+      std::vector<float> scores(8, 7.0f), pooled(2, 7.0f);
+      fn(scores.data(), 2, 4, 0, pool, 1.0f, pooled.data());
+      EXPECT_EQ(scores, std::vector<float>(8, 7.0f));
+      EXPECT_EQ(pooled, std::vector<float>(2, 7.0f));
+    }
+  }
 }
 
 // Sums over many units keep their precision: n equal scores have probability 1 / n.

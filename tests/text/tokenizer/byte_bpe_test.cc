@@ -246,6 +246,16 @@ TEST(ByteBpe, AddedTokensTakeTheWhiteSpaceOfTheirFlags) {
   EXPECT_EQ(encode(*t, "<n>"), (Ids{'<', 259})) << "those of normalised text are searched last";
 }
 
+// The token before takes the white space that this one begins with: both are found, as by the tokenizers library.
+TEST(ByteBpe, AnAddedTokenMayBeginWithinTheWhiteSpaceOfAnother) {
+  TokenizerData data = test::byte_bpe({});
+  for (const char* token : {"<r>", " <y>"}) test::add_token(data, token, TokenType::kUserDefined);
+  data.added_flags = {{256, kAddedRstrip}};
+  const auto t = Tokenizer::make(data);
+  EXPECT_EQ(encode(*t, "<r> <y>b"), (Ids{256, 257, 'b'}));
+  EXPECT_EQ(encode(*t, "<r>  <y>b"), (Ids{256, 257, 'b'}));
+}
+
 TEST(ByteBpe, ManyThreadsEncodeAtOnce) {
   std::mt19937 random(8);
   const auto t = Tokenizer::make(test::random_byte_bpe(random, 100, "abc d"));

@@ -152,11 +152,7 @@ TEST(Lines, CountInOrder) {
   EXPECT_DOUBLE_EQ(score("completion", "Week 1: run #*# Week 2 #*# Week 9 #*# Week 2", {"Week 4"}), 0.5);
 }
 
-TEST(Samples, PassAtKIsUnbiased) {
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 0, 2), 0);
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 1, 1), 0.25);
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 1, 2), 0.5);
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 3, 2), 1);
+TEST(Samples, MeansOfRunsAndTheirIntervals) {
   EXPECT_DOUBLE_EQ(average_of_runs(std::vector{0.5, 1.0}), 0.75);
   EXPECT_DOUBLE_EQ(trimmed_average_of_runs(std::vector{0.0, 0.5, 0.6, 1.0}), 0.55);
   const Interval none = mean_interval({});
