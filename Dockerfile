@@ -1,7 +1,7 @@
 # The server in an image of Debian 12, for CPUs.
 #
 #   docker build -t mneme .
-#   docker run -p 8000:8000 -v "$PWD/models:/models:ro" mneme serve -m /models/needle-27m-q8_0.gguf --host 0.0.0.0
+#   docker run -p 127.0.0.1:8000:8000 -v "$PWD/models:/models:ro" mneme serve -m /models/needle-27m-q8_0.gguf --host 0.0.0.0
 FROM debian:12-slim AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /src

@@ -22,36 +22,33 @@ def headline(page):
     linked = records.at(records.by_depth(record, "full", "host"), DEEP)
     theirs = figures.optional(figures.offloaded)
     slower = [linked] + ([records.at(theirs, DEEP)] if theirs else [])
-    whose = ["full attention over it", "transformers' offloaded cache"]
+    whose = ["full attention", "transformers' offloaded cache"]
     faster = " and ".join(f"about {tens(ms / step)} times faster than {name}" for ms, name in zip(slower, whose))
     taken = " and ".join(f"{ms:.0f}" for ms in slower)
-    speed = (f"**With a KV cache of 131,072 tokens in host memory, decoding is {faster}**: {step:.1f} ms per token with "
-             f"FreeKV, {taken} ms without (8B model, one H200). The method decides how many right answers you keep:")
     kept, rows, flagged = answers_kept(linked)
+    speed = (f"**Over a KV cache of 131,072 tokens in host memory, decoding is {faster}**: {step:.1f} ms per token with "
+             f"`freekv` instead of {taken} ms (8B model, one H200). {kept}")
     less = " and ".join(f"{ms / corrected:.0f}" for ms in slower) if corrected else ""
-    return "\n\n".join([wrapped(speed), rows, wrapped(kept),
-                        wrapped(conditions(page, less, run[("window", None, None)], flagged, bool(theirs)))])
+    return "\n\n".join([wrapped(speed), rows, wrapped(conditions(page, less, flagged, bool(theirs)))])
 
 
-def conditions(page, less, window, flagged, theirs):
+def conditions(page, less, flagged, theirs):
     """What the figures of the headline hold for, and their records."""
     def term(word):
         return link(page, "docs/glossary.md", word)
-    text = (f"**Conditions.** Speed: shape of Llama 3.1 8B, bf16, random weights, one sequence, {term('budget')} 2,048 with "
-            f"512 {term('sinks')} and 512 recent tokens; each step replaces 20 % of the selection ({term('turnover')}, "
-            f"{term('injected')}) and {term('corrects')} no KV head. ")
+    text = (f"Speed: Llama 3.1 8B's shape, bf16, random weights, one sequence, {term('budget')} 2,048 (512 sinks, 512 "
+            f"recent tokens), 20 % {term('turnover')} injected, no {term('correction')}. ")
     if less:
         text += f"With 20 % of the KV heads corrected, FreeKV is {less} times faster. "
-    text += (f"A window of 2,048 tokens, which retrieves nothing, takes {window:.1f} ms. Answers: the shipped model (27 M "
-             f"parameters), 200 questions per cell, 32 sinks and 128 recent tokens; FreeKV corrected {100 * flagged:.0f} % "
-             "of its KV heads there, more than in any speed above. Records: ")
-    named = {"m8-context-h200": "full and FreeKV", "m8-transformers-offloaded-h200": "transformers", "m9-rows-h200": "`mneme`",
-             "m11-methods-needle": "answers", "m12-mneme-needle": "answers of `mneme`"}
+    text += (f"Answers: the shipped model (27 M parameters), 200 questions per cell, 32 sinks, 128 recent; FreeKV "
+             f"corrected {100 * flagged:.0f} % of its KV heads there. Records: ")
+    named = {"m8-context-h200": "speed", "m8-transformers-offloaded-h200": "transformers", "m9-rows-h200": "`mneme`",
+             "m11-methods-needle": "answers", "m12-mneme-needle": "more"}
     return text + ", ".join(link(page, f"bench/results/{name}.json", what) for name, what in named.items()
                             if theirs or what != "transformers") + "."
 
 
-KEPT = [("full", "`full`: reads everything"), ("mneme b2048", "`mneme`"), ("freekv b2048", "`freekv`")]
+KEPT = [("full", "`full` attention"), ("mneme b2048", "`mneme`"), ("freekv b2048", "`freekv`")]
 
 
 def answers_kept(linked):
@@ -65,14 +62,13 @@ def answers_kept(linked):
     def mean(method, field):
         return sum(methods[method][t][field] for t in tasks) / len(tasks)
     rows = [[name] + [f"{methods[method][t]['score_percent']:.1f} %" for t in tasks]
-            + [f"{mean(method, 'kib_per_step') / 1024:.1f} MiB", f"{number_of_ms(ms[method])} ms"] for method, name in KEPT]
+            + [f"{mean(method, 'kib_per_step') / 1024:.1f} MiB", number_of_ms(ms[method])] for method, name in KEPT]
     head = ["right answers, 12,288 tokens, budget 2,048", "a number", "a place", "register", "read per step",
-            "a token at 131,072"]
+            "ms per token at 131,072"]
     lost = max(-methods["mneme b2048"][t]["against_full"]["points"] for t in tasks)
     share = methods["freekv b2048"]["register"]["score_percent"] / methods["full"]["register"]["score_percent"]
-    text = (f"FreeKV is the fastest, but it keeps {100 * share:.0f} % of the answers about a *register*, which is hundreds of "
-            f"similar lines. `mneme` stays within {lost:.1f} points of `full` on all three and takes "
-            f"{ms['mneme b2048'] / ms['freekv b2048']:.2f} times as long as FreeKV.")
+    text = (f"`mneme` takes {number_of_ms(ms['mneme b2048'])} ms and stays within {lost:.1f} points of full attention on "
+            f"every task; FreeKV keeps only {100 * share:.0f} % of the answers about a *register* (hundreds of similar lines).")
     return text, table(head, rows), mean("freekv b2048", "correction_rate")
 
 
@@ -81,8 +77,8 @@ def number_of_ms(value):
 
 
 ALT = {
-    "decode-context.svg": "Decode time against context length: full attention, FreeKV from host memory, a window",
-    "answers-12288.svg": "Right answers about a register against the bytes that a step reads: mneme, FIER, Quest, FreeKV",
+    "decode-context.svg": "Decode time against context length",
+    "answers-12288.svg": "Right answers against bytes read per step",
 }
 
 
@@ -97,14 +93,14 @@ def available(name):
 
 def pictures(page):
     """The pictures of the README in a row, and where they come from."""
-    lines = ["<p>"]
+    lines = []
     for name, alt in ALT.items():
         if available(name):
             source = os.path.relpath(f"docs/figures/{name}", os.path.dirname(page) or ".")
-            lines += [f'<img src="{source}" width="49%"', f'  alt="{alt}">']
-    text = ("Left: decode time, with the KV cache on the GPU or in host memory. Right: answers about the register against the "
-            "bytes that a step reads, budgets of 256 to 4,096, with 95 % intervals. Both are from the records above.")
-    return "\n".join(lines + ["</p>", "", wrapped(text)])
+            lines.append(f'<img src="{source}" width="49%" alt="{alt}">')
+    text = ("Left: decode time, with the KV cache on the GPU or in host memory. Right: right answers about the register against the "
+            "bytes read per step, for budgets of 256 to 4,096, with 95 % intervals.")
+    return "\n".join(["<p>", *lines, "</p>", "", wrapped(text)])
 
 
 def context_table(page):
