@@ -95,17 +95,17 @@ class LLM:
             tensor_parallel_size: only 1.
             max_num_seqs: sequences that run at the same time.
             max_num_batched_tokens: tokens of one step, prefill chunks included.
-            inter_token_ms: the most that answers should wait for their next token while prompts are read beside them:
-                steps take fewer prompt tokens; 0: steps are full.
-            kv_admission: room that a request must find to begin: for all it may take ("reserve"), or for its prompt and
-                an answer as long as the last ones were ("forecast"): more run at once, and the least urgent waits and
-                is computed again where that was too short.
+            inter_token_ms: the longest wait for an answer's next token while prompts are read: steps read fewer prompt
+                tokens to keep it; 0: steps are full.
+            kv_admission: a request starts when the KV cache has room for all it may need ("reserve"), or for its prompt
+                and an answer as long as recent ones ("forecast"): more run at once; if the forecast was too short, the
+                least urgent waits and is computed again.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
             kv_host_bytes: page-locked host memory, a second tier of the device's KV cache, for prompts that may recur
                 and for answers that wait; 0: none.
             kv_disk: a folder for the KV cache of prompts that may come again: more of them than memory holds, also
                 after a restart.
-            kv_disk_bytes: room in it; what was used longest ago goes.
+            kv_disk_bytes: its size; the least recently used entries are evicted.
             kv_events: keep news of these pages for kv_events(), which has to be called then.
             stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
                 that compute; first and last ones never. 0: every token on its own.
