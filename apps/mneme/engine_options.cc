@@ -15,8 +15,8 @@ void add_kv_room_options(CLI::App& c, EngineOptions& e) {
   add(add_gib(c, "--kv-offloading-size,--host-pool-gib", e.kv_memory_bytes,
               "KV cache size (default: all sequences at full length, at most half of the memory)"));
   CLI::Option* const folder = add(c.add_option("--kv-spill", e.kv_spill.folder,
-                                               "Folder on a fast disk for keys and values of running sequences that "
-                                               "memory has no room for, coldest pages first")
+                                               "Folder on a fast disk for the KV cache of running sequences that "
+                                               "does not fit memory, coldest pages first")
                                       ->type_name("FOLDER")
                                       ->check(not_empty()));
   CLI::Option* const size = add(add_gib(c, "--kv-spill-gib", e.kv_spill.bytes, "Size of it, allocated at the start"));
@@ -28,18 +28,18 @@ void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {
   const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
   add(add_named(
           c, "--kv-store", e.kv_store, parse_kv_residency,
-          "With --device cuda, where keys and values lie: device, host, or auto (the device where it has room for "
-          "them and for the method's index, else the host)")
+          "With --device cuda, where to store the KV cache: device, host, or auto (the device where it has room for "
+          "it and for the method's index, else the host)")
           ->type_name("WHERE")
           ->check(one_of({"auto", "device", "host"})));
   add(c.add_option_function<std::string>(
            "--gpu-layers", [&e](const std::string& text) { e.gpu_layers = parse_gpu_layers(text); },
-           "With --device cuda, layers whose weights lie on the device, or auto: as many as fit; the others' lie in "
+           "With --device cuda, layers whose weights are on the device, or auto: as many as fit; the others' are in "
            "host memory")
           ->default_str("auto")
           ->type_name("N"));
   add(add_named(c, "--kv-cache-dtype", e.kv_cache_dtype, parse_kv_dtype,
-                "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+                "Type of the KV cache: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")
           ->check(one_of({"bf16", "f16", "int8", "fp8"})));
   add(c.add_option("-t,--threads", e.threads, "Compute threads (default: one per CPU)")->check(whole_number(1, 1024)));

@@ -25,7 +25,7 @@ constexpr const char* kMethodHelp =
     "How answers attend: full, a method that reads a part of the context, or auto: full, and mneme where the cache "
     "lies "
     "in the host's memory beside a device";
-constexpr const char* kGroup = "Keys and values";
+constexpr const char* kGroup = "KV cache";
 
 // The settings of --kv-method and of --kv, whichever is read first.
 struct Settings {

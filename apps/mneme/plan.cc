@@ -188,11 +188,11 @@ void add_plan(CLI::App& app, int& code) {
   c->add_option("--sequences", command->sequences, "Decoded together")
       ->capture_default_str()
       ->check(whole_number(1, 1 << 16));
-  c->add_option("--kv-store", command->store, "Where keys and values lie; auto: on the GPUs if they fit")
+  c->add_option("--kv-store", command->store, "Where to store the KV cache; auto: on the GPUs if it fits")
       ->capture_default_str()
       ->check(one_of({"auto", "device", "host"}));
   add_named(*c, "--kv-cache-dtype", command->kv_dtype, parse_kv_dtype,
-            "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+            "Type of the KV cache: bf16, f16, or in half the memory int8 or fp8")
       ->type_name("TYPE")
       ->check(one_of({"bf16", "f16", "int8", "fp8"}));
   c->add_option("--turnover", command->turnover, "Share of selected units that a step replaces")
@@ -201,7 +201,7 @@ void add_plan(CLI::App& app, int& code) {
   c->add_option("--correction", command->correction, "Share of speculative selections that are made again")
       ->capture_default_str()
       ->check(number(0, 1));
-  c->add_option("--host-gib", command->host_gib, "Memory of a host for keys and values (default: as much as needed)")
+  c->add_option("--host-gib", command->host_gib, "Memory of a host for the KV cache (default: as much as needed)")
       ->type_name("SIZE")
       ->transform(gib(0, 1e6));
   c->add_option("--memory-rate", command->memory_rate, "Of the GPU's memory, as mneme doctor measured it")

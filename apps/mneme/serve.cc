@@ -120,7 +120,7 @@ int serve(ServeCommand command) {
                         [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
   bar.clear();
   const EngineOptions engine = server.engine_options();
-  say(fmt::format("{}: context of {} tokens, up to {} answers at once, {} MiB for keys and values, {} threads",
+  say(fmt::format("{}: context of {} tokens, up to {} answers at once, {} MiB of KV cache, {} threads",
                   server.served_name(), grouped(engine.context), engine.max_sequences, grouped(server.kv_bytes() >> 20),
                   engine.threads));
   if (const server::KvEventPublisher* events = server.kv_events(); events != nullptr)
@@ -129,8 +129,7 @@ int serve(ServeCommand command) {
   server.stop_on_signals();
   std::optional<RankWatch> watch;
   if (ranks) watch.emplace(*ranks, [&server](const std::string& why) { server.fail("the ranks stopped: " + why); });
-  if (open_to_all)
-    say(fmt::format("warning: {} can be reached from other machines, and no --api-key is asked for", host));
+  if (open_to_all) say(fmt::format("warning: {} can be reached from other machines, and no --api-key is set", host));
   // Whoever starts the server waits for this line: it says which port was free.
   fmt::print("listening on http://{}:{}\n", host, server.port());
   std::fflush(stdout);
@@ -240,11 +239,12 @@ void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
   add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Prefix cache: reuse KV pages of equal prompt prefixes (default: on)"));
-  add(add_gib(c, "--kv-host-gib", o.host_bytes,
-              "Page-locked host memory under keys and values on the device: prompts and preempted answers come back "
-              "from it (default: none)"));
+  add(add_gib(
+      c, "--kv-host-gib", o.host_bytes,
+      "Page-locked host memory as a second tier of the device's KV cache: prompts and preempted answers come back "
+      "from it (default: none)"));
   add(c.add_option("--kv-disk", command.disk_path,
-                   "Folder for keys and values of prompts that may come again: more of them than memory holds, also "
+                   "Folder for the KV cache of prompts that may come again: more of them than memory holds, also "
                    "after a restart")
           ->type_name("FOLDER")
           ->check(not_empty()));
@@ -314,7 +314,7 @@ void add_serve(CLI::App& app, int& code) {
       ->type_name("STEPS")
       ->capture_default_str()
       ->check(whole_number(0, 1 << 30))
-      ->group("Keys and values");
+      ->group("KV cache");
   c->add_flag("--quiet", command->quiet, "Do not log requests")->group("Output");
   c->footer(
       "Answers are drawn at temperature 1 unless a request sets another, as OpenAI's are; mneme run is greedy.\n"

@@ -38,7 +38,7 @@ def _close_all() -> None:
 
 
 class LLM:
-    """A model, started: its weights, its room for keys and values, and a thread that steps for all callers.
+    """A loaded model: its weights, its KV cache, and a thread that runs the steps for all callers.
 
     >>> with mneme.LLM("model.gguf", kv=mneme.Recipe("freekv", budget=2048)) as llm:
     ...     print(llm.generate("Once upon a time")[0].text)
@@ -86,26 +86,26 @@ class LLM:
             max_model_len: longest sequence, tokens; 0: what the model was made for.
             kv: how requests attend that name no recipe of their own; "auto": full attention, and the method "mneme"
                 where device="cuda" keeps keys and values in the host's memory.
-            kv_cache_dtype: of keys and values; "int8" and "fp8" take half the memory.
-            kv_store: where keys and values lie with device="cuda".
-            kv_memory_bytes: room for keys and values of all sequences; 0: half of the free memory at most.
+            kv_cache_dtype: type of the KV cache; "int8" and "fp8" take half the memory.
+            kv_store: where to store the KV cache with device="cuda".
+            kv_memory_bytes: size of the KV cache of all sequences; 0: half of the free memory at most.
             threads: 0: one per CPU that the process may use.
             pin_threads: each thread to one CPU.
             numa: where threads and memory go on a machine with several memory nodes.
             tensor_parallel_size: only 1.
             max_num_seqs: sequences that run at the same time.
             max_num_batched_tokens: tokens of one step, prefill chunks included.
-            inter_token_ms: the most that answers should wait for their next token while prompts are read beside them:
-                steps take fewer prompt tokens; 0: steps are full.
-            kv_admission: room that a request must find to begin: for all it may take ("reserve"), or for its prompt and
-                an answer as long as the last ones were ("forecast"): more run at once, and the least urgent waits and
-                is computed again where that was too short.
+            inter_token_ms: the longest wait for an answer's next token while prompts are read: steps read fewer prompt
+                tokens to keep it; 0: steps are full.
+            kv_admission: a request starts when the KV cache has room for all it may need ("reserve"), or for its prompt
+                and an answer as long as recent ones ("forecast"): more run at once; if the forecast was too short, the
+                least urgent waits and is computed again.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
-            kv_host_bytes: page-locked host memory under keys and values on the device, for prompts that may come again
+            kv_host_bytes: page-locked host memory, a second tier of the device's KV cache, for prompts that may recur
                 and for answers that wait; 0: none.
-            kv_disk: a folder for keys and values of prompts that may come again: more of them than memory holds, also
+            kv_disk: a folder for the KV cache of prompts that may come again: more of them than memory holds, also
                 after a restart.
-            kv_disk_bytes: room in it; what was used longest ago goes.
+            kv_disk_bytes: its size; the least recently used entries are evicted.
             kv_events: keep news of these pages for kv_events(), which has to be called then.
             stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
                 that compute; first and last ones never. 0: every token on its own.
@@ -310,7 +310,7 @@ class LLM:
     # ---- sessions
 
     def session(self, *, kv: Recipe | str | None = None) -> Session:
-        """A conversation whose keys and values are kept: read a document once, ask, fork, save."""
+        """A conversation with its KV cache: read a document once, ask, fork, save."""
         from .session import Session
 
         return Session(self, kv=kv)
@@ -365,7 +365,7 @@ class LLM:
 
     @property
     def num_kv_blocks(self) -> int:
-        """Pages of 32 tokens, of all layers and KV heads, that keys and values have room for."""
+        """Pages of 32 tokens, of all layers and KV heads, that the KV cache has room for."""
         return self._engine.kv_blocks // self._engine.kv_blocks_per_page
 
     # ---- the end

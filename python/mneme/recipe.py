@@ -1,4 +1,4 @@
-"""A KV method as an immutable value: which keys and values a decode step reads, and how they are selected."""
+"""A KV method as an immutable value: which part of the KV cache a decode step reads, and how it is selected."""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations

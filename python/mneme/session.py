@@ -1,4 +1,4 @@
-"""A conversation whose keys and values are kept."""
+"""A conversation with its KV cache."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Session:
             chunks.close()
 
     def fork(self) -> Session:
-        """A second session that goes on from here; it shares keys and values.
+        """A second session that continues from here; it shares the KV cache.
 
         Raises:
             mneme.Error: kind "request": a stream of this session has not ended.

@@ -187,14 +187,14 @@ void Metrics::append_load(Page& page) const {
   page.one("prefill_chunk_tokens", "gauge", "Prompt tokens of a pass that has tokens of answers, at most.",
            gauges_.prefill_chunk);
   const double used = gauges_.kv_blocks_total == 0 ? 0.0 : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
-  page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
+  page.one("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
   page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);
-  page.help("cache_config_info", "gauge", "What the cache of keys and values is made of; always 1.");
+  page.help("cache_config_info", "gauge", "Properties of the KV cache; always 1.");
   page.value("cache_config_info", 1,
              fmt::format(",block_size=\"{}\",num_gpu_blocks=\"{}\"", kPageTokens, gauges_.kv_blocks_total));
   const std::string tier = fmt::format(",tier=\"{}\"", gauges_.kv_tier);
-  page.help("kv_cache_used_bytes", "gauge", "Keys and values, by where they lie.");
+  page.help("kv_cache_used_bytes", "gauge", "Bytes of the KV cache in use, by tier.");
   page.value("kv_cache_used_bytes", gauges_.kv_blocks_used * gauges_.kv_block_bytes, tier);
   page.help("kv_cache_total_bytes", "gauge", "Room for them.");
   page.value("kv_cache_total_bytes", gauges_.kv_blocks_total * gauges_.kv_block_bytes, tier);
@@ -211,7 +211,7 @@ void Metrics::append_load(Page& page) const {
 void Metrics::append_spill(Page& page) const {
   if (!gauges_.spill) return;
   const SpillMemory::Stats& s = *gauges_.spill;
-  page.one("kv_spill_total_bytes", "gauge", "Keys and values that memory and the spill file hold.", s.file_bytes);
+  page.one("kv_spill_total_bytes", "gauge", "KV cache in memory and in the spill file.", s.file_bytes);
   page.one("kv_spill_resident_bytes", "gauge", "Of these, in memory.", s.resident_bytes);
   page.one("kv_spill_evicted_bytes_total", "counter", "Bytes that left memory for the file.", s.evicted_bytes);
   page.one("kv_spill_fetched_bytes_total", "counter", "Bytes that came back.", s.fetched_bytes);
@@ -222,7 +222,7 @@ void Metrics::append_spill(Page& page) const {
 void Metrics::append_host(Page& page) const {
   if (!gauges_.host) return;
   const HostStore::Stats& h = *gauges_.host;
-  page.one("kv_host_used_bytes", "gauge", "Keys and values in the host tier.", h.pages * h.page_bytes);
+  page.one("kv_host_used_bytes", "gauge", "KV cache in the host tier.", h.pages * h.page_bytes);
   page.one("kv_host_total_bytes", "gauge", "Room for them.", h.slots * h.page_bytes);
   page.one("kv_host_pages_written_total", "counter", "Pages of 32 tokens that went there.", h.stored);
   page.one("kv_host_pages_read_total", "counter", "Pages that came back.", h.loaded);
@@ -232,7 +232,7 @@ void Metrics::append_host(Page& page) const {
 void Metrics::append_disk(Page& page) const {
   if (!gauges_.disk) return;
   const PageStore::Stats& d = *gauges_.disk;
-  page.one("kv_disk_used_bytes", "gauge", "Keys and values on the disk.", d.pages * gauges_.disk_page_bytes);
+  page.one("kv_disk_used_bytes", "gauge", "KV cache on the disk.", d.pages * gauges_.disk_page_bytes);
   page.one("kv_disk_total_bytes", "gauge", "Room for them.", d.slots * gauges_.disk_page_bytes);
   page.one("kv_disk_pages_written_total", "counter", "Pages of 32 tokens that were written.", d.stored);
   page.one("kv_disk_pages_read_total", "counter", "Pages that came back.", d.loaded);

@@ -304,17 +304,17 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
           ->type_name("NAME")
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
-  add(c.add_option("--kv-store", o.machine.kv_store, "With --device cuda, where keys and values lie: device or host")
+  add(c.add_option("--kv-store", o.machine.kv_store, "With --device cuda, where to store the KV cache: device or host")
           ->type_name("WHERE")
           ->capture_default_str()
           ->check(one_of({"device", "host"})));
   add(c.add_option("--gpu-layers", o.machine.gpu_layers,
-                   "With --device cuda, layers whose weights lie on the device; the others' lie in host memory "
+                   "With --device cuda, layers whose weights are on the device; the others' are in host memory "
                    "(default: all)")
           ->type_name("N")
           ->check(whole_number(0, 1 << 20)));
   add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype,
-                   "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+                   "Type of the KV cache: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")
           ->capture_default_str()
           ->check(one_of({"bf16", "f16", "int8", "fp8"})));

@@ -249,7 +249,8 @@ std::string bench_table(const BenchReport& r) {
   if (!r.device) out += method_lines(r);
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(
-        "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",
+        "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here, so shares above 100 % are "
+        "possible.\n",
         mebibytes(r.machine.l3_bytes), r.rows[0].result.l3_bandwidth / 1e9);
   }
   return out;

@@ -255,7 +255,7 @@ void add_doctor(CLI::App& app, int& code) {
             ->capture_default_str()
             ->check(whole_number(1, 4096)));
   group(add_named(*c, "--kv-cache-dtype", options->kv_dtype, parse_kv_dtype,
-                  "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
+                  "Type of the KV cache: bf16, f16, or in half the memory int8 or fp8")
             ->type_name("TYPE")
             ->check(one_of({"bf16", "f16", "int8", "fp8"})));
   group(c->add_option("-t,--threads", options->threads, "Compute threads (default: one per CPU)")

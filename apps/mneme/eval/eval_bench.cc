@@ -94,7 +94,7 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_flag("--deterministic", o.engine.deterministic, "Batch-invariant rounding: the same tokens in every batch");
   add_named(c, "--device", o.engine.device, parse_device, "cpu or cuda")->check(one_of({"cpu", "cuda"}));
   add_named(c, "--kv-store", o.engine.kv_store, parse_kv_residency,
-            "With --device cuda, where keys and values lie: auto, device or host")
+            "With --device cuda, where to store the KV cache: auto, device or host")
       ->check(one_of({"auto", "device", "host"}));
   add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16, f16, int8 or fp8")
       ->check(one_of({"bf16", "f16", "int8", "fp8"}));

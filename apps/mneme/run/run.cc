@@ -342,7 +342,7 @@ void add_method_options(CLI::App& c, RunOptions& o) {
       ->type_name("STEPS")
       ->capture_default_str()
       ->check(whole_number(0, 1 << 30))
-      ->group("Keys and values");
+      ->group("KV cache");
 }
 
 void add_session_options(CLI::App& c, RunOptions& o) {
