@@ -40,7 +40,7 @@ std::vector<PageStore::Stats> live(const TempFolder& folder, int size, const Set
     if (rank == 0) {
       Sharing s({.prefix_cache = true, .n_slots = 0, .disk = disk}, setup.pages, 64, 16, setup.admission, &ranks);
       lead(s);
-      while (s.keeper().has_work()) s.keeper().work(true);
+      s.work_to_the_end();
       stats[0] = s.keeper().disk()->stats();
       return;
     }

@@ -21,7 +21,7 @@ KeeperOptions on(const TempFolder& folder, std::int64_t bytes = 64 << 20, DiskIo
 }
 
 void write_all(Sharing& s) {
-  while (s.keeper().has_work()) s.keeper().work(true);
+  s.work_to_the_end();
   s.keeper().disk()->check_invariants();
 }
 

@@ -51,6 +51,22 @@ TEST(SequenceKeeper, MakesRoomBesideWhatRunningRequestsMayTake) {
 
 // ---- PrefixWaits
 
+// All of it is computed, as the beginning of a longer one. Its last token is computed once more, for its logits.
+TEST(PrefixWaits, APromptThatAnotherBeginsWithComputesItsLastPage) {
+  Sharing s({.prefix_cache = true, .n_slots = 0});
+  const auto document = random_prompt(160, 1);
+  const std::vector<GenerationInput> inputs = {input_of(document),
+                                               input_of(std::vector<TokenId>(document.begin(), document.begin() + 64))};
+  const RequestId longer = s.submit(inputs[0]);
+  s.step();
+  s.step();
+  ASSERT_EQ(s.engine().cache(longer).length(), 64);
+  const RequestId beginning = s.submit(inputs[1]);
+  s.finish();
+  EXPECT_EQ(s.shared[beginning], 32);
+  s.expect_own_answers({longer, beginning}, inputs);
+}
+
 // 128 tokens are read in 4 steps of 32. The first question is not: nobody waits for that.
 TEST(PrefixWaits, QuestionsAboutOneDocumentCostOneReading) {
   Sharing s({.prefix_cache = true, .n_slots = 0});

@@ -91,11 +91,16 @@ class Sharing {
       for (const std::int32_t r : rows) n += r;
     return n;
   }
+  // What goes to the disk and comes from it. Each call waits for a transfer, so some thousands are enough.
+  void work_to_the_end() {
+    for (int i = 0; i < 10000 && keeper_->has_work(); ++i) keeper_->work(true);
+    EXPECT_FALSE(keeper_->has_work());
+  }
   // Requests that ended since the last call.
   std::vector<RequestId> take_ended() { return std::exchange(ended_, {}); }
   // All kept sequences. The keeper is of no use afterwards.
   void give_all_up() {
-    while (keeper_->has_work()) keeper_->work(true);
+    work_to_the_end();
     for (std::int64_t id = 0; id < 10000; ++id) engine().release(RequestId(id));
   }
   // Steps to the end of all of them.

@@ -226,6 +226,23 @@ TEST_P(PageStoreOn, ADamagedPageIsForgotten) {
   expect_content(s, keys);
 }
 
+// Two requests read it at once: it is forgotten when the last of them has seen that it is damaged.
+TEST_P(PageStoreOn, ADamagedPageIsKeptWhileAnotherReadsIt) {
+  const auto keys = sequence(1, 6);
+  { store_all(*std::make_unique<PageStore>(kPage, options()), keys); }
+  {
+    std::fstream file(options().folder / "pages.kv", std::ios::in | std::ios::out | std::ios::binary);
+    for (int slot = 0; slot < 6; ++slot) {
+      file.seekp(slot * static_cast<std::streamoff>(kSlot));
+      file.write("damage", 6);
+    }
+  }
+  PageStore s(kPage, options());
+  EXPECT_TRUE(load(s, {keys[3], keys[3], keys[3]}).empty());
+  EXPECT_EQ(s.find(keys), 3);
+  EXPECT_GT(s.stats().failed_reads, 1);
+}
+
 // The data file is gone, or shorter than the journal says.
 TEST_P(PageStoreOn, AFileThatEndsTooSoonIsNoPage) {
   const auto keys = sequence(1, 6);
