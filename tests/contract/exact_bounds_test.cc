@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "src/methods/decode_attention.h"
+#include "src/methods/gate.h"
 #include "src/methods/layer_selector.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -58,6 +60,18 @@ TEST_F(ExactBounds, AQueryAtTauHasNotMoved) {
   const LayerStats stats = stay_put("unit=page:8,sink=8,recent=16,dense=none,tau=1");
   EXPECT_GT(sum(stats.gate_checks), 0);
   EXPECT_EQ(sum(stats.corrections), 0);
+}
+
+// Whatever the other heads of the group say: a cosine of NaN is neither the largest nor the smallest of them.
+TEST_F(ExactBounds, AGroupWithAQueryOfNanHasMoved) {
+  constexpr std::int32_t kGroup = 3, kDim = 8;
+  const std::vector<float> before(kGroup * kDim, 1.0f);
+  for (const std::size_t head : {0, 1, 2}) {
+    std::vector<float> q = before;
+    q[head * kDim] = NAN;
+    for (const GatePool pool : {GatePool::kMean, GatePool::kMax, GatePool::kAny})
+      EXPECT_TRUE(std::isnan(pooled_cosine(pool, q.data(), before.data(), kGroup, kDim))) << head;
+  }
 }
 
 TEST_F(ExactBounds, ASelectionThatLacksNothingIsWithinEpsZero) {

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <stdexcept>
 
 #include "src/base/error.h"
 #include "src/base/rng.h"
@@ -237,10 +239,15 @@ TEST_P(PageStoreOn, ADamagedPageIsKeptWhileAnotherReadsIt) {
       file.write("damage", 6);
     }
   }
-  PageStore s(kPage, options());
-  EXPECT_TRUE(load(s, {keys[3], keys[3], keys[3]}).empty());
-  EXPECT_EQ(s.find(keys), 3);
-  EXPECT_GT(s.stats().failed_reads, 1);
+  auto s = std::make_unique<PageStore>(kPage, options());
+  try {
+    EXPECT_TRUE(load(*s, {keys[3], keys[3], keys[3]}).empty());
+  } catch (const std::out_of_range& e) {
+    s.release();  // it would wait for reads that are lost
+    FAIL() << e.what();
+  }
+  EXPECT_EQ(s->find(keys), 3);
+  EXPECT_GT(s->stats().failed_reads, 1);
 }
 
 // The data file is gone, or shorter than the journal says.
