@@ -16,8 +16,6 @@
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kPage = kKvPageTokens;
-
 class CudaSketchPagesTest : public CudaSlotsTest {
  protected:
   // Random frames and entries, of which one in four equals another of its head, for all sequence slots.
@@ -25,8 +23,8 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     const std::int32_t d = w.s.head_dim;
     UnitEntries& e = w.v.index.entries;
     e = {.kind = EntryKind::kSketch,
-         .tokens = kPage,
-         .bytes = static_cast<std::int32_t>(sketch_entry_bytes(d, kPage, rank)),
+         .tokens = kKvPageTokens,
+         .bytes = static_cast<std::int32_t>(sketch_entry_bytes(d, kKvPageTokens, rank)),
          .most = w.s.max_pages,
          .rank = rank,
          .frame_floats = static_cast<std::int32_t>(sketch_frame_floats(d, rank))};
@@ -69,16 +67,19 @@ class CudaSketchPagesTest : public CudaSlotsTest {
       const auto put_half = [&](float v) { put(f16(v).bits & 0xff), put(f16(v).bits >> 8); };
       const int wide = page % 7 == 0 ? 127 : 3;  // all signed bytes occur
       for (std::int32_t c = 0; c < d; ++c) put(static_cast<unsigned>(static_cast<int>(whole_number(rng, wide))) & 0xff);
-      for (std::int32_t i = 0; i < e.rank * kPage / 2; ++i) put((1 + rng() % 15) | (1 + rng() % 15) << 4);
+      for (std::int32_t i = 0; i < e.rank * kKvPageTokens / 2; ++i) put((1 + rng() % 15) | (1 + rng() % 15) << 4);
       put_half(wide == 127 ? 0x1p-6f : 0.25f), put_half(std::ldexp(1.0f, -1 - static_cast<int>(rng() % 4)));
       put(rng() % 3 == 0 ? 0ul : 100 + rng() % 40);
       while (entries_.size() < begin + static_cast<std::size_t>((page + 1) * e.bytes)) put(0);
     }
   }
   Region region_of(const World& w, std::int32_t length) const {
-    return region_at(
-        {.budget = w.s.budget, .sink = w.s.sink, .recent = w.s.recent, .unit_tokens = kPage, .entry_tokens = kPage},
-        length);
+    return region_at({.budget = w.s.budget,
+                      .sink = w.s.sink,
+                      .recent = w.s.recent,
+                      .unit_tokens = kKvPageTokens,
+                      .entry_tokens = kKvPageTokens},
+                     length);
   }
   // Of sinks and window: log(sum exp(alpha q . k)) / alpha.
   float fixed_score(const World& w, std::int32_t seq_slot, std::int32_t head, const Region& region, std::int32_t length,
@@ -117,7 +118,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
            .n = n,
            .group = group,
            .head_dim = w.s.head_dim,
-           .page = kPage,
+           .page = kKvPageTokens,
            .alpha = plan_.scores.alpha,
            .scores = scores.data(),
            .stride = width},
@@ -157,7 +158,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
 };
 
 TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
-  constexpr std::int32_t kPages = 75, kMost = kPages * kPage, kRanks[] = {1, 5, 8, 12, 16};
+  constexpr std::int32_t kPages = 75, kMost = kPages * kKvPageTokens, kRanks[] = {1, 5, 8, 12, 16};
   std::mt19937 rng(17);
   int cases = 0;
   for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMeanProb, GroupPool::kMaxProb})
@@ -173,8 +174,8 @@ TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
                  .kv_heads = 3,
                  .seq_slots = 4,
                  .max_pages = kPages,
-                 .budget = 160 + kPage * static_cast<std::int32_t>(rng() % 12),
-                 .recent = 32 + kPage * static_cast<std::int32_t>(rng() % 2),
+                 .budget = 160 + kKvPageTokens * static_cast<std::int32_t>(rng() % 12),
+                 .recent = 32 + kKvPageTokens * static_cast<std::int32_t>(rng() % 2),
                  .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
                  .pool = pool,
                  .score = SlotScore::kEntries},
@@ -186,7 +187,7 @@ TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
             length = w.s.budget + 1 + static_cast<std::int32_t>(rng() % static_cast<unsigned>(kMost - w.s.budget));
           if (round == 0) lengths[0] = w.s.budget + 1;
           if (round == 1) lengths[1] = kMost;
-          if (round == 2) lengths[2] = lengths[2] / kPage * kPage, lengths[3] = lengths[2] + 1;
+          if (round == 2) lengths[2] = lengths[2] / kKvPageTokens * kKvPageTokens, lengths[3] = lengths[2] + 1;
           fill(w, lengths);
           const auto q = queries(w, rng, round == 3 ? 0 : 2);  // 0: scores differ by their pages' spread alone
           const Rows r = rows_of(lengths, 1);
@@ -222,15 +223,16 @@ TEST_F(CudaSketchPagesTest, EqualPagesAndNan) {
     std::copy_n(entries_.begin(), bytes, entries_.begin() + static_cast<std::ptrdiff_t>(at));
   const std::int32_t bad = 190;
   for (std::int32_t head = 0; head < w.s.seq_slots * w.s.kv_heads; ++head) {
-    std::byte* scale = entries_.data() + (std::int64_t{head} * e.most + bad) * e.bytes + w.s.head_dim + 16 * kPage / 2;
+    std::byte* scale =
+        entries_.data() + (std::int64_t{head} * e.most + bad) * e.bytes + w.s.head_dim + 16 * kKvPageTokens / 2;
     scale[0] = std::byte{0}, scale[1] = std::byte{0x7e};  // NaN
   }
   copy_bytes(e.data, entries_.data(), entries_.size(), stream);
   for (float& x : frames_) x = 1.0f;
   copy_bytes(e.frames, frames_.data(), frames_.size() * sizeof(float), stream);
-  fill(w, {200 * kPage, 195 * kPage});
+  fill(w, {200 * kKvPageTokens, 195 * kKvPageTokens});
   queries(w, rng, 2);
-  const Rows r = rows_of({200 * kPage, 195 * kPage}, 1);
+  const Rows r = rows_of({200 * kKvPageTokens, 195 * kKvPageTokens}, 1);
   for (const bool fused : {true, false}) {
     const std::vector<Ids> got = selected_by(w, r, SelectWhen::kNow, fused);
     for (std::size_t i = 0; i < got.size(); ++i) {
@@ -267,7 +269,7 @@ TEST_F(CudaSketchPagesTest, GatesAndTheNextStepAreThoseOfTheUnfusedSelection) {
       for (int round = 0; round < 12; ++round) {
         Ids lengths;
         for (std::int32_t i = 0; i < seq_slots; ++i) lengths.push_back(400 + static_cast<std::int32_t>(rng() % 4200));
-        if (round % 3 == 0) lengths[0] = lengths[0] / kPage * kPage;  // the next step's region differs
+        if (round % 3 == 0) lengths[0] = lengths[0] / kKvPageTokens * kKvPageTokens;  // the next step's region differs
         fill(w, lengths);
         queries(w, rng, 2);
         draw_moves(w, rng, seq_slots * kv_heads, w.s.group, 3);
