@@ -22,9 +22,8 @@ namespace mneme::cli {
 namespace {
 
 constexpr const char* kMethodHelp =
-    "How answers attend: full, a method that reads a part of the context, or auto: full, and mneme where the cache "
-    "lies "
-    "in the host's memory beside a device";
+    "How answers attend: full, a method that reads a part of the context, or auto: full, and mneme if a GPU computes "
+    "and the KV cache is in host memory";
 constexpr const char* kGroup = "KV cache";
 
 // The settings of --kv-method and of --kv, whichever is read first.
