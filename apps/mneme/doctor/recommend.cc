@@ -106,7 +106,7 @@ std::string faster_of(const Form& form, const BenchShape& shape, const Wanted& w
 
 // ---- on the CPU
 
-constexpr double kSlow = 1.0;   // tokens a second of a sequence, below which nobody reads along
+constexpr double kSlow = 1.0;   // tokens/s per sequence; full attention below it is too slow to read
 constexpr double kGain = 1.2;   // of a method over full attention, below which exact answers are worth more
 constexpr double kHour = 3600;  // seconds
 

@@ -196,7 +196,7 @@ void GgufFile::read_tensors(ByteReader& in, std::uint64_t first_parts) {
   const std::uint64_t alignment = alignment_of_part(places, in.position(), in.position() + in.remaining(), first_parts);
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     if (places[i].offset % alignment != 0)
-      fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, tensors_[i].name,
+      fail(ErrorKind::kFormat, "{}: tensor '{}' is at offset {}; expected a multiple of {}", file_, tensors_[i].name,
            places[i].offset, alignment);
   const std::uint64_t misfit = in.position() % alignment;
   if (misfit != 0) in.take(alignment - misfit, "padding before the tensors");

@@ -68,7 +68,7 @@ std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const 
 //
 // Numerics  weights of a group have a mean near 0, so that its codes have one near the zero point. Only stored nibbles
 //           of 3 to 12 and groups whose mean is within 1 of either count: others have weights of mostly one sign, whose
-//           mean lies on one side of every zero point.
+//           mean is on one side of every zero point.
 struct GptqEvidence {
   std::int64_t by_nibble = 0, by_word = 0;
   // By word, as transformers reads, unless the others are more by twice the deviation of a coin's throws.
