@@ -12,6 +12,7 @@
 #include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/formats/json.h"
+#include "src/formats/part_name.h"
 
 namespace mneme::hub {
 namespace {
@@ -36,31 +37,6 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
 }
 
-// "NAME-00002-of-00003" of a path without its extension.
-struct PartName {
-  std::string stem;
-  int number = 0, count = 0;
-};
-
-std::optional<PartName> part_name(std::string_view stem) {
-  constexpr std::size_t kTail = std::string_view("-00001-of-00003").size();
-  if (stem.size() <= kTail) return std::nullopt;
-  const std::string_view tail = stem.substr(stem.size() - kTail);
-  if (tail[0] != '-' || tail.substr(6, 4) != "-of-") return std::nullopt;
-  const auto number = [](std::string_view digits) {
-    int value = 0;
-    for (const char c : digits) {
-      if (c < '0' || c > '9') return -1;
-      value = value * 10 + (c - '0');
-    }
-    return value;
-  };
-  const PartName out{std::string(stem.substr(0, stem.size() - kTail)), number(tail.substr(1, 5)),
-                     number(tail.substr(10, 5))};
-  if (out.number < 1 || out.count < 1 || out.number > out.count) return std::nullopt;
-  return out;
-}
-
 // One GGUF model: a file, or its parts by number.
 struct GgufModel {
   std::string stem;  // the path without the extension and the part's number
@@ -75,7 +51,7 @@ std::vector<GgufModel> gguf_models(const Listing& listing) {
     const std::string_view name = base_name(path);
     if (!path.ends_with(".gguf") || name.starts_with("mmproj") || name.find("imatrix") != name.npos) continue;
     const std::string stem = file.path.substr(0, file.path.size() - std::string_view(".gguf").size());
-    const PartName part = part_name(stem).value_or(PartName{stem, 1, 1});
+    const GgufPartName part = gguf_part_name(stem).value_or(GgufPartName{stem, 1, 1});
     GgufModel& model = found[{part.stem, part.count}];
     model.stem = part.stem;
     model.count = part.count;

@@ -12,6 +12,7 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
+#include "src/formats/wrong_file.h"
 
 namespace mneme::cli {
 namespace {
@@ -24,15 +25,12 @@ const CLI::App* subcommand(const CLI::App& app, std::string_view name) {
   return nullptr;
 }
 
-// A repository's name where a path was expected: "Qwen/Qwen3-8B", and no folder "Qwen" that it could be in.
+// A repository's name, with or without a quantisation, where a path was expected: "Qwen/Qwen3-8B".
 bool names_repository(const std::string& path) {
-  namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::exists(path, ignored) || fs::exists(fs::path(path).parent_path(), ignored) || path.ends_with(".gguf"))
-    return false;
+  if (std::filesystem::exists(path, ignored) || path.ends_with(".gguf")) return false;
   try {
-    hub::parse_repo_id(path);
-    return true;
+    return names_hub_model(hub::parse_repo_id(path).id());
   } catch (const Error&) {
     return false;
   }

@@ -7,80 +7,25 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/formats/json_tree.h"
 #include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
 
-// Builds the value by hand: the library's own builder checks neither depth nor duplicate keys.
-class Builder : public nlohmann::json_sax<Json> {
+class Builder final : public JsonTree<Json> {
  public:
-  explicit Builder(std::string_view file) : file_(file) {}
+  using JsonTree::JsonTree;
 
-  Json take() { return std::move(root_); }
-
-  bool null() override { return put(nullptr); }
-  bool boolean(bool v) override { return put(v); }
-  bool number_integer(number_integer_t v) override { return put(v); }
-  bool number_unsigned(number_unsigned_t v) override { return put(v); }
-  bool number_float(number_float_t v, const string_t&) override { return put(v); }
-  bool string(string_t& v) override { return put(std::move(v)); }
-  bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool key(string_t& k) override {
-    const auto [it, fresh] = stack_.back()->get_ref<Json::object_t&>().emplace(k, nullptr);
-    if (!fresh) fail(ErrorKind::kFormat, "{}: the key '{}' occurs twice in one object", file_, utf8_prefix(k, 80));
-    slot_ = &it->second;
-    return true;
-  }
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& e) override {
     // The library's message quotes the text read so far, which may be the whole file or invalid UTF-8.
     const std::string_view last(token.data(), std::min<std::size_t>(token.size(), 20));
     const bool utf8 = std::string_view(e.what()).find("UTF-8") != std::string_view::npos;
-    if (utf8) fail(ErrorKind::kFormat, "{}: invalid UTF-8 before byte {}", file_, position);
-    if (e.id == 406) fail(ErrorKind::kFormat, "{}: a number before byte {} is too large", file_, position);
-    fail(ErrorKind::kFormat, "{}: not valid JSON at byte {}, near '{}'", file_, position,
+    if (utf8) fail(ErrorKind::kFormat, "{}: invalid UTF-8 before byte {}", name(), position);
+    if (e.id == 406) fail(ErrorKind::kFormat, "{}: a number before byte {} is too large", name(), position);
+    fail(ErrorKind::kFormat, "{}: not valid JSON at byte {}, near '{}'", name(), position,
          find_invalid_utf8(last) == kValidUtf8 ? last : "?");
   }
-
- private:
-  template <typename T>
-  Json* place(T&& v) {
-    if (stack_.empty()) {
-      root_ = Json(std::forward<T>(v));
-      return &root_;
-    }
-    if (stack_.back()->is_array()) {
-      auto& array = stack_.back()->get_ref<Json::array_t&>();
-      array.emplace_back(std::forward<T>(v));
-      return &array.back();
-    }
-    *slot_ = Json(std::forward<T>(v));
-    return slot_;
-  }
-  template <typename T>
-  bool put(T&& v) {
-    place(std::forward<T>(v));
-    return true;
-  }
-  bool open(Json&& v) {
-    if (std::ssize(stack_) >= kMaxJsonDepth)
-      fail(ErrorKind::kFormat, "{}: JSON nested deeper than {} levels", file_, kMaxJsonDepth);
-    stack_.push_back(place(std::move(v)));
-    return true;
-  }
-  bool close() {
-    stack_.pop_back();
-    return true;
-  }
-
-  std::string_view file_;
-  Json root_;
-  std::vector<Json*> stack_;  // open arrays and objects; an outer one does not grow while an inner one is open
-  Json* slot_ = nullptr;      // the member of the last key read
 };
 
 }  // namespace

@@ -13,8 +13,6 @@ namespace mneme {
 
 using Json = nlohmann::json;
 
-inline constexpr int kMaxJsonDepth = 64;
-
 // Errors  kFormat: not JSON, deeper than kMaxJsonDepth, larger than max_bytes, a duplicate key, invalid UTF-8 (`file`
 //         and position are named)
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/formats/part_name.h"
 
 namespace mneme {
 namespace {
@@ -21,8 +22,8 @@ std::vector<std::string> gguf_models_of(const fs::path& folder) {
   for (fs::directory_iterator it(folder, failed), end; !failed && it != end; it.increment(failed)) {
     const std::string name = it->path().filename().string();
     if (it->path().extension() != ".gguf" || name.find("mmproj") != std::string::npos) continue;
-    const std::size_t of = name.rfind("-of-");
-    if (of != std::string::npos && of >= 6 && name.substr(of - 6, 6) != "-00001") continue;
+    const auto part = gguf_part_name(it->path().stem().string());
+    if (part && part->number > 1) continue;
     names.push_back(name);
   }
   std::sort(names.begin(), names.end());
@@ -74,9 +75,9 @@ void refuse_folder_without_config(const fs::path& folder) {
        models.size(), first);
 }
 
-void refuse_name_of_hub(const fs::path& path) {
+bool names_hub_model(const fs::path& path) {
   std::error_code ignored;
-  if (fs::exists(path, ignored)) return;
+  if (fs::exists(path, ignored)) return false;
   const std::string text = path.string();
   const std::size_t slash = text.find('/');
   const auto plain = [](char c) {
@@ -84,10 +85,14 @@ void refuse_name_of_hub(const fs::path& path) {
            c == '.' || c == '/';
   };
   const bool one_slash = slash != std::string::npos && slash > 0 && slash + 1 < text.size() && slash == text.rfind('/');
-  if (!one_slash || text.front() == '.' || !std::all_of(text.begin(), text.end(), plain)) return;
-  if (path.extension() == ".gguf" || fs::exists(path.parent_path(), ignored)) return;
-  fail(ErrorKind::kFile, "{}: no such file or folder; `-hf {}` fetches the model of that name from Hugging Face", text,
-       text);
+  return one_slash && text.front() != '.' && std::all_of(text.begin(), text.end(), plain) &&
+         path.extension() != ".gguf" && !fs::exists(path.parent_path(), ignored);
+}
+
+void refuse_name_of_hub(const fs::path& path) {
+  if (!names_hub_model(path)) return;
+  fail(ErrorKind::kFile, "{}: no such file or folder; `-hf {}` fetches the model of that name from Hugging Face",
+       path.string(), path.string());
 }
 
 }  // namespace mneme

@@ -19,6 +19,8 @@ void refuse_lfs_pointer(std::span<const std::byte> bytes, std::string_view file)
 // Errors  kUnsupported: a LoRA adapter; kFile: a folder without config.json, with the GGUF files that it has.
 [[noreturn]] void refuse_folder_without_config(const std::filesystem::path& folder);
 
+// Whether nothing is at the path, and it has the form of a model's name on Hugging Face, owner/name, of no folder here.
+bool names_hub_model(const std::filesystem::path& path);
 // Errors  kFile: nothing is at the path, and it has the form of a model's name on Hugging Face, owner/name.
 void refuse_name_of_hub(const std::filesystem::path& path);
 

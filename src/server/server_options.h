@@ -27,6 +27,13 @@ struct ListenOptions {
   std::vector<std::string> allowed_hosts;  // beside the loopback's names, where no key is asked for
 };
 
+// The origin that a browser is told it may read the answer from; empty: none.
+inline std::string allowed_origin(const ListenOptions& options, std::string_view origin) {
+  for (const std::string& allowed : options.cors_origins)
+    if (allowed == "*" || (!origin.empty() && allowed == origin)) return allowed;
+  return {};
+}
+
 struct ServerLimits {
   std::int64_t max_queue = 1024;  // answers that wait, beyond those that run; then 429
   int max_connections = 2048;

@@ -84,6 +84,9 @@ TEST(WrongFile, FolderOfOneGgufNamesIt) {
   expect_refusal(folder.path(), ErrorKind::kFile, {"no config.json", "one GGUF file", path.string()});
   folder.write("other-00002-of-00002.gguf", "GGUF");
   expect_refusal(folder.path(), ErrorKind::kFile, {"one GGUF file", path.string()});
+  folder.write("best-of-2024.gguf", "GGUF");  // not a part's name
+  expect_refusal(folder.path(), ErrorKind::kFile, {"2 GGUF files", "best-of-2024.gguf"});
+  std::filesystem::remove(folder.path() / "best-of-2024.gguf");
   folder.write("other-00001-of-00002.gguf", "GGUF");
   expect_refusal(folder.path(), ErrorKind::kFile, {"2 GGUF files", path.string()});
 }

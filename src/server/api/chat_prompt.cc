@@ -84,6 +84,10 @@ void name_reasoning(const JsonRef& message, OrderedJson& more) {
   }
 }
 
+bool is_more(const std::string& key, bool null) {
+  return key != "role" && key != "content" && !null;
+}
+
 // What a template may ask of a message beside role and content: all of it that is not null.
 OrderedJson parse_more(const JsonRef& message, const OrderedJson& in_order) {
   OrderedJson more = OrderedJson::object();
@@ -92,7 +96,7 @@ OrderedJson parse_more(const JsonRef& message, const OrderedJson& in_order) {
   for (const char* key : {"name", "tool_call_id", "refusal"})
     if (const auto text = message.find(key)) text->string();
   for (const auto& [key, value] : in_order.items())
-    if (key != "role" && key != "content" && !value.is_null()) more[key] = value;
+    if (is_more(key, value.is_null())) more[key] = value;
   name_reasoning(message, more);
   const auto calls = message.find("tool_calls");
   if (calls) more["tool_calls"] = parse_tool_calls(*calls, in_order["tool_calls"]);
@@ -123,7 +127,7 @@ ChatMessage parse_message(const JsonRef& m, const OrderedJson& in_order) {
 bool has_more_than_text(const JsonRef& message) {
   if (!message.is_object()) return false;
   for (const auto& [key, value] : message.value().items())
-    if (key != "role" && key != "content" && !value.is_null()) return true;
+    if (is_more(key, value.is_null())) return true;
   return false;
 }
 

@@ -24,10 +24,7 @@ void Api::answer_options(const HttpRequest& request, const Writer& writer) const
       .status = 204, .content_type = "text/plain", .headers = {{"Allow", "GET, HEAD, POST, OPTIONS"}}, .body = {}};
   const std::string_view origin = request.header("origin");
   if (!origin.empty() && !request.header("access-control-request-method").empty()) {
-    const std::vector<std::string>& allowed = options_.listen.cors_origins;
-    const bool may_call =
-        std::any_of(allowed.begin(), allowed.end(), [&](const std::string& o) { return o == "*" || o == origin; });
-    if (!may_call) {
+    if (allowed_origin(options_.listen, origin).empty()) {
       throw ApiError(403, fmt::format("pages of {} may not call this server: start it with --cors-origin {}",
                                       origin.substr(0, 200), origin.substr(0, 200)));
     }

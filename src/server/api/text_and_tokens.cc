@@ -1,5 +1,7 @@
 // Text to tokens and back, and a conversation as the prompt that it becomes.
+#include <array>
 #include <utility>
+#include <vector>
 
 #include "src/server/api/api.h"
 #include "src/server/api/request_fields.h"
@@ -8,29 +10,19 @@
 namespace mneme::server {
 namespace {
 
-constexpr std::string_view kTokenizeFields[] = {"model",
-                                                "prompt",
-                                                "content",
-                                                "add_special_tokens",
-                                                "add_special",
-                                                "parse_special",
-                                                "with_pieces",
-                                                "messages",
-                                                "tools",
-                                                "tool_choice",
-                                                "chat_template_kwargs",
-                                                "add_generation_prompt",
-                                                "continue_final_message",
-                                                "chat_template"};
+constexpr auto kTemplateFields =
+    std::to_array<std::string_view>({"model", "messages", "tools", "tool_choice", "chat_template_kwargs",
+                                     "add_generation_prompt", "continue_final_message", "chat_template"});
+constexpr auto kTextFields = std::to_array<std::string_view>(
+    {"prompt", "content", "add_special_tokens", "add_special", "parse_special", "with_pieces"});
 constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
-constexpr std::string_view kTemplateFields[] = {"model",
-                                                "messages",
-                                                "tools",
-                                                "tool_choice",
-                                                "chat_template_kwargs",
-                                                "add_generation_prompt",
-                                                "continue_final_message",
-                                                "chat_template"};
+
+// A text, or what /apply-template takes.
+std::vector<std::string_view> tokenize_fields() {
+  std::vector<std::string_view> names(kTemplateFields.begin(), kTemplateFields.end());
+  names.insert(names.end(), kTextFields.begin(), kTextFields.end());
+  return names;
+}
 
 }  // namespace
 
@@ -38,7 +30,7 @@ void Api::tokenize(const HttpRequest& request, Writer writer) {
   with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
     const JsonRef& body = whole.json;
-    expect_fields(body, kTokenizeFields);
+    expect_fields(body, tokenize_fields());
     std::vector<TokenId> tokens;
     if (body.find("messages")) {
       tokens = chat_prompt(text, parse_conversation(body, whole.text));

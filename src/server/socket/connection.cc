@@ -26,13 +26,6 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// The origin that a browser is told it may read the answer from; empty: none.
-std::string allowed_origin(const ListenOptions& options, std::string_view origin) {
-  for (const std::string& allowed : options.cors_origins)
-    if (allowed == "*" || (!origin.empty() && allowed == origin)) return allowed;
-  return {};
-}
-
 std::string_view reason_of(int status) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   return {reason.data(), reason.size()};

@@ -4,6 +4,7 @@
 
 #include "src/base/ascii.h"
 #include "src/base/size32.h"
+#include "src/text/unicode/unicode_case.h"
 #include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
@@ -53,17 +54,11 @@ std::optional<AddedTokens::Hit> AddedTokens::find(std::string_view text, std::si
 
 namespace {
 
-// Unicode's White_Space.
-bool is_white(char32_t c) {
-  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
 // Bytes of the white space character that starts `text`; 0: none.
 std::size_t white_length(std::string_view text) {
   if (text.empty()) return 0;
   const Utf8Step step = utf8_step(text);
-  return step.kind == Utf8Kind::kCharacter && is_white(step.code_point) ? step.length : 0;
+  return step.kind == Utf8Kind::kCharacter && unicode::is_white_space(step.code_point) ? step.length : 0;
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ bool ends_word(std::string_view text, std::size_t byte);
 
 bool is_cased(char32_t c);
 bool is_space(char32_t c);
+// The property White_Space: is_space() without U+001C to U+001F.
+bool is_white_space(char32_t c);
 bool is_printable(char32_t c);
 // Line boundary of str.splitlines.
 bool is_line_end(char32_t c);
