@@ -75,7 +75,6 @@ std::string read_template(const fs::path& path) {
 
 // additional_chat_templates/NAME.jinja, by name.
 std::vector<std::pair<std::string, std::string>> read_named_templates(const fs::path& folder) {
-  constexpr std::size_t kMaxTemplates = 64;
   std::error_code absent;
   std::map<std::string, std::string> named;
   for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", absent)) {

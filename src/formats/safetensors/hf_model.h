@@ -14,6 +14,7 @@ namespace mneme {
 
 inline constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxTemplates = 64;  // of chats, by name
 
 // Absent keys take the defaults of Hugging Face's configuration classes, where a wrong value would not show in the
 // shapes of the weights.

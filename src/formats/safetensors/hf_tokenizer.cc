@@ -160,8 +160,6 @@ std::vector<std::int32_t> listed_ids(const JsonRef* config, std::string_view key
   return ids;
 }
 
-constexpr std::size_t kMaxTemplates = 64;
-
 // One template, or a list of them by name.
 void read_templates(const JsonRef& tokenizer_config, TokenizerData& t) {
   const auto v = tokenizer_config.find("chat_template");

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -364,11 +365,15 @@ GptqEvidence gptq_evidence(const WeightSpec& weight, FindTensor find) {
   const auto* q = reinterpret_cast<const std::uint32_t*>(codes->data.data());
   const auto* z = reinterpret_cast<const std::uint32_t*>(zeros->data.data());
   const auto* group = g_idx == nullptr ? nullptr : reinterpret_cast<const std::int32_t*>(g_idx->data.data());
+  std::vector<std::vector<std::int64_t>> columns(groups);
+  for (std::int64_t c = 0; c < k; ++c) {
+    const std::int64_t g = group == nullptr ? c / (k / groups) : group[c];
+    if (g >= 0 && g < groups) columns[g].push_back(c);
+  }
   const auto mean_code = [&](std::int64_t r, std::int64_t g) {
-    std::int64_t sum = 0, count = 0;
-    for (std::int64_t c = 0; c < k; ++c)
-      if ((group == nullptr ? c / (k / groups) : group[c]) == g) ++count, sum += nibble_of(q[c / 8 * n + r], c % 8);
-    return count == 0 ? 0.0 : ratio(sum, count);
+    std::int64_t sum = 0;
+    for (const std::int64_t c : columns[g]) sum += nibble_of(q[c / 8 * n + r], c % 8);
+    return columns[g].empty() ? 0.0 : ratio(sum, std::ssize(columns[g]));
   };
   GptqEvidence evidence;
   for (std::int64_t i = 0; i < groups * (n / 8); ++i) {
