@@ -17,19 +17,21 @@ namespace nb = nanobind;
 // The longest that a signal handler of Python waits for a call that computes.
 inline constexpr std::chrono::milliseconds kSignalSlice{100};
 
-// Calls that compute or wait without the GIL. The interpreter must not end under them: it would end their threads in
-// the middle of C++ frames.
+// Calls that the interpreter must not end under: it ends a thread where that takes the GIL, in the middle of C++ frames.
 inline std::atomic<int> g_inside = 0;
+
+class Inside {
+ public:
+  Inside() { ++g_inside; }
+  ~Inside() { --g_inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
 
 // The GIL is released during its lifetime.
 class Released {
- public:
-  Released() { ++g_inside; }
-  ~Released() { --g_inside; }
-  Released(const Released&) = delete;
-  Released& operator=(const Released&) = delete;
-
  private:
+  Inside inside_;  // until the GIL is held again: a thread that ends while it waits for it ends the process
   nb::gil_scoped_release release_;
 };
 

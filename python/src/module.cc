@@ -20,6 +20,7 @@ using nb::literals::operator""_a;
 
 // mneme.Error, which Python defines, for what the library throws.
 void raise_error(const Error& e) {
+  const Inside inside;  // Python's code may hand the GIL to a thread that ends the interpreter
   const nb::object type = nb::module_::import_("mneme._error").attr("Error");
   const nb::object error = type(e.what(), error_kind_name(e.kind()));
   PyErr_SetObject(type.ptr(), error.ptr());
@@ -27,10 +28,12 @@ void raise_error(const Error& e) {
 
 // The interpreter is about to end: calls that were woken by the end of their engines leave first.
 bool drain(double seconds) {
-  const nb::gil_scoped_release release;
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (g_inside > 0 && std::chrono::steady_clock::now() < until)
+  // Looked at with the GIL: a call that leaves and raises an error is not counted for a moment, and holds it then.
+  while (g_inside > 0 && std::chrono::steady_clock::now() < until) {
+    const nb::gil_scoped_release release;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return g_inside == 0;
 }
 
