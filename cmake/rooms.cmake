@@ -52,7 +52,8 @@ set(MNEME_ROOMS
   apps/eval/suites          # published benchmarks: readers of their files, prompts, truncation
   apps/eval                 # the runner, runs that resume and merge, reports, figures
   apps/mneme                # the program
+  apps/mneme/serve          # mneme serve
   apps/mneme/eval           # mneme eval
   apps/mneme/bench          # mneme bench
-  apps/mneme/main           # entries of mneme, mneme-eval and mneme-bench
+  apps/mneme/main           # entries of mneme, mneme-serve, mneme-eval and mneme-bench
 )
