@@ -31,6 +31,7 @@ set(MNEME_ROOMS
   src/text/jinja            # the templates' language
   src/text/tokenizer        # byte-level BPE, SentencePiece BPE, streaming decoder
   src/text/chat             # chat framing of turns
+  src/text/constraint       # the interface of constraints on tokens; the vocabulary as a trie
   src/text/grammar          # JSON and JSON schemas as constraints on tokens
   src/recipes               # methods as data: one file a method, registry, compile, override
   src/methods               # a method at run time on the CPU: decode, windows, drops, state, statistics
@@ -51,7 +52,8 @@ set(MNEME_ROOMS
   apps/eval/suites          # published benchmarks: readers of their files, prompts, truncation
   apps/eval                 # the runner, runs that resume and merge, reports, figures
   apps/mneme                # the program
+  apps/mneme/serve          # mneme serve
   apps/mneme/eval           # mneme eval
   apps/mneme/bench          # mneme bench
-  apps/mneme/main           # entries of mneme, mneme-eval and mneme-bench
+  apps/mneme/main           # entries of mneme, mneme-serve, mneme-eval and mneme-bench
 )

@@ -6,7 +6,6 @@
 namespace mneme::cli {
 
 void add_run(CLI::App& app, int& code);
-void add_serve(CLI::App& app, int& code);
 void add_methods(CLI::App& app, int& code);
 void add_inspect(CLI::App& app, int& code);
 void add_tokenize(CLI::App& app, int& code);

@@ -127,6 +127,7 @@ void add_either(CLI::App& app, int& code, void (*linked)(CLI::App&, int&), const
 }
 
 void run_companions(int argc, char** argv, const mneme::cli::LinkedCommands& linked) {
+  if (linked.serve == nullptr) mneme::cli::run_companion(mneme::cli::kServeCompanion, argc, argv);
   if (linked.eval == nullptr) mneme::cli::run_companion(mneme::cli::kEvalCompanion, argc, argv);
   if (linked.bench == nullptr) mneme::cli::run_companion(mneme::cli::kBenchCompanion, argc, argv);
 }
@@ -141,7 +142,7 @@ int mneme::cli::run_program(int argc, char** argv, const LinkedCommands& linked)
   app.get_formatter()->column_width(46);
   app.footer("Every option can be set as an environment variable too: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE.");
   mneme::cli::add_run(app, code);
-  mneme::cli::add_serve(app, code);
+  add_either(app, code, linked.serve, kServeCompanion);
   add_either(app, code, linked.eval, kEvalCompanion);
   mneme::cli::add_methods(app, code);
   mneme::cli::add_inspect(app, code);

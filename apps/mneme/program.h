@@ -9,6 +9,7 @@ namespace mneme::cli {
 
 // Subcommands that are linked into this program, where others run a program beside it (apps/mneme/companion).
 struct LinkedCommands {
+  void (*serve)(CLI::App& app, int& code) = nullptr;
   void (*eval)(CLI::App& app, int& code) = nullptr;
   void (*bench)(CLI::App& app, int& code) = nullptr;
 };

@@ -9,8 +9,6 @@
 #include "mneme/mneme.h"
 #include "src/base/error.h"
 #include "src/engine/kv_method.h"
-#include "src/engine/loop/disk_follower.h"
-#include "src/engine/session/session_ranks.h"
 
 namespace mneme::cli {
 namespace {
@@ -62,11 +60,10 @@ std::unique_ptr<RankGroup> join_ranks(RankOptions options, const EngineOptions& 
 }
 
 int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine,
-                  const std::optional<DiskOptions>& disk) {
+                  const std::function<DiskCalls(const RunningModel& running)>& disk) {
   try {
     RunningModel running = start_model(Checkpoint::open(model), nullptr, engine, {});
-    DiskFollower pages(running, disk);
-    follow(running, [&](RankCall call, ByteReader& in) { pages.repeat(call, in); });
+    follow(running, disk ? disk(running) : DiskCalls{});
     return 0;
   } catch (const Error& e) {
     ranks.world().abort(fmt::format("rank {}: {}", ranks.world().rank(), e.what()));

@@ -3,11 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
 #include <memory>
-#include <optional>
 
 #include "mneme/options.h"
-#include "src/engine/loop/disk_pages.h"
+#include "src/engine/session/session_ranks.h"
 #include "src/parallel/rank_group.h"
 
 namespace mneme::cli {
@@ -21,10 +21,11 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 // Errors  as RankGroup::join(); kOption: --gpus without --device cuda.
 std::unique_ptr<RankGroup> join_ranks(RankOptions options, const EngineOptions& engine);
 
-// What every other rank does: repeats the leader's calls until it ends. The exit code. `disk`: for pages of its heads.
+// What every other rank does: repeats the leader's calls until it ends. The exit code. `disk`: what repeats
+// calls about pages on a disk, for programs that have one.
 //
 // Errors  of ranks that a launcher started; what goes wrong in those that rank 0 started, rank 0 says.
 int follow_leader(const RankGroup& ranks, const std::filesystem::path& model, const EngineOptions& engine,
-                  const std::optional<DiskOptions>& disk = std::nullopt);
+                  const std::function<DiskCalls(const RunningModel& running)>& disk = {});
 
 }  // namespace mneme::cli

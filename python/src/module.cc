@@ -9,6 +9,7 @@
 #include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/program.h"
+#include "apps/mneme/serve/serve_command.h"
 #include "mneme/mneme.h"
 #include "python/src/engine.h"
 #include "python/src/gil.h"
@@ -44,7 +45,7 @@ int run_program(const std::vector<std::string>& arguments) {
   argv.push_back(nullptr);
   const nb::gil_scoped_release release;
   return cli::run_program(static_cast<int>(words.size()), argv.data(),
-                          {.eval = &cli::add_eval, .bench = &cli::add_bench});
+                          {.serve = &cli::add_serve, .eval = &cli::add_eval, .bench = &cli::add_bench});
 }
 
 }  // namespace

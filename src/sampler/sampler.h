@@ -13,7 +13,7 @@
 #include "mneme/scores.h"
 #include "src/base/rng.h"
 #include "src/sampler/truncated_distribution.h"
-#include "src/text/grammar/token_constraint.h"
+#include "src/text/constraint/token_constraint.h"
 
 namespace mneme {
 

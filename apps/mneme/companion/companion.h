@@ -13,6 +13,7 @@ struct Companion {
   std::string_view command;  // its program is mneme-COMMAND
   std::string_view summary;
 };
+inline constexpr Companion kServeCompanion = {"serve", "Serve OpenAI's API over HTTP"};
 inline constexpr Companion kEvalCompanion = {"eval", "Measure right answers, bytes and time of KV methods"};
 inline constexpr Companion kBenchCompanion = {"bench", "Time steps, beside the machine's limits"};
 

@@ -15,7 +15,7 @@
 #include "src/engine/session/session_file.h"
 #include "src/formats/checkpoint.h"
 #include "src/text/chat/chat_format.h"
-#include "src/text/grammar/token_trie.h"
+#include "src/text/constraint/token_trie.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
+#include "src/text/constraint/token_constraint.h"
+#include "src/text/constraint/token_trie.h"
 #include "src/text/grammar/json_nodes.h"
-#include "src/text/grammar/token_constraint.h"
-#include "src/text/grammar/token_trie.h"
 
 namespace mneme {
 

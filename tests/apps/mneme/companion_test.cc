@@ -1,4 +1,4 @@
-// mneme-eval and mneme-bench: programs beside mneme, which runs them for its subcommands of these names.
+// mneme-serve, mneme-eval and mneme-bench: programs beside mneme, which runs them for its subcommands of these names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,11 @@ class Companion : public ::testing::Test {
 };
 
 TEST_F(Companion, IsBesideTheProgramOfTheBuild) {
-  const Outcome eval = mneme({"eval", "--help"}), bench = mneme({"bench", "decode", "--help"});
+  const Outcome serve = mneme({"serve", "--help"}), eval = mneme({"eval", "--help"}),
+                bench = mneme({"bench", "decode", "--help"});
+  EXPECT_EQ(serve.code, 0) << serve.err;
+  EXPECT_EQ(serve.err, "");
+  EXPECT_THAT(serve.out, HasSubstr("mneme serve [OPTIONS]"));
   EXPECT_EQ(eval.code, 0) << eval.err;
   EXPECT_EQ(eval.err, "");
   EXPECT_THAT(eval.out, HasSubstr("mneme eval [OPTIONS]"));
@@ -43,11 +47,14 @@ TEST_F(Companion, IsBesideTheProgramOfTheBuild) {
 
 TEST_F(Companion, IsListedByTheHelpOfTheProgram) {
   const std::string help = mneme({"--help"}).out;
+  EXPECT_THAT(help, HasSubstr("  serve "));
   EXPECT_THAT(help, HasSubstr("  eval "));
   EXPECT_THAT(help, HasSubstr("  bench "));
 }
 
 TEST_F(Companion, TakesTheArgumentsAndGivesTheExitCode) {
+  write_script("bin/mneme-serve", "server");
+  EXPECT_EQ(run_program({program().string(), "serve", "--port", "0"}).out, "server --port 0\n");
   write_script("bin/mneme-eval", "beside");
   const Outcome ran = run_program({program().string(), "eval", "--tasks", "a b", "--help"});
   EXPECT_EQ(ran.out, "beside --tasks a b --help\n");
@@ -70,10 +77,12 @@ TEST_F(Companion, ThatIsMissingSaysHowToGetIt) {
                          (folder_.path() / "libexec/mneme/mneme-eval").string()));
   EXPECT_THAT(installed.err, HasSubstr("cmake --install"));
   folder_.write("bin/CMakeCache.txt", "");
-  const Outcome built = run_program({program().string(), "bench"});
-  EXPECT_EQ(built.code, 2);
-  EXPECT_THAT(built.err,
-              HasSubstr("build it: cmake --build " + (folder_.path() / "bin").string() + " --target mneme_bench\n"));
+  for (const std::string command : {"serve", "eval", "bench"}) {
+    const Outcome built = run_program({program().string(), command});
+    EXPECT_EQ(built.code, 2);
+    EXPECT_THAT(built.err, HasSubstr("build it: cmake --build " + (folder_.path() / "bin").string() +
+                                     " --target mneme_" + command + "\n"));
+  }
 }
 
 TEST_F(Companion, OfAnotherRevisionWarns) {

@@ -1,4 +1,4 @@
-#include "src/text/grammar/token_trie.h"
+#include "src/text/constraint/token_trie.h"
 
 #include <algorithm>
 

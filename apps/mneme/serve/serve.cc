@@ -11,16 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "apps/mneme/commands.h"
 #include "apps/mneme/engine_options.h"
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/model_source.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "apps/mneme/rank_options.h"
+#include "apps/mneme/serve/serve_command.h"
 #include "apps/mneme/text_input.h"
 #include "src/base/error.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/loop/disk_follower.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -85,6 +86,16 @@ void take_share(DiskOptions& disk, const Collective& world) {
   disk.bytes /= world.size();
 }
 
+// A rank that follows has the disk of its own heads.
+int follow_with_disk(const RankGroup& ranks, const ServeCommand& command) {
+  const server::ServerOptions& o = command.server;
+  return follow_leader(ranks, model_file(command.model, false), o.engine, [&o](const RunningModel& running) {
+    return [pages = std::make_shared<DiskFollower>(running, o.disk)](RankCall call, ByteReader& in) {
+      pages->repeat(call, in);
+    };
+  });
+}
+
 int serve(ServeCommand command) {
   server::ServerOptions& o = command.server;
   expect_model(command.model);
@@ -108,7 +119,7 @@ int serve(ServeCommand command) {
   const std::unique_ptr<RankGroup> ranks = join_ranks(command.ranks, o.engine);
   const std::string of_host = host_note(o, ranks != nullptr);
   if (ranks && o.disk) take_share(*o.disk, ranks->world());
-  if (ranks && !ranks->leads()) return follow_leader(*ranks, model_file(command.model, false), o.engine, o.disk);
+  if (ranks && !ranks->leads()) return follow_with_disk(*ranks, command);
   say_note(note);
   say_note(of_host);
   say_note(weak_default(recipe));
