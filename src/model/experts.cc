@@ -26,7 +26,6 @@ void route(std::span<const float> logits, std::int64_t n_used, bool normalise, s
     out[i] = {order[i], std::exp(logits[order[i]] - largest) / (normalise ? used : all)};
 }
 
-namespace parts {
 namespace {
 
 struct RoutedRow {
@@ -35,14 +34,13 @@ struct RoutedRow {
 };
 
 // Rows of each expert, in order.
-std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
-  const ExpertConfig& c = p.config.experts;
-  const TensorView logits = p.memory.router.get(DType::kF32, p.n(), c.n);
+std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p, const ExpertsPlan& plan) {
+  const TensorView logits = p.memory.router.get(DType::kF32, p.n(), plan.n);
   gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.router, .y = logits, .bias = or_null(p.w.router_bias)}}, p.context);
-  std::vector<std::vector<RoutedRow>> rows(c.n);
-  std::vector<RoutedExpert> routed(c.n_used);
+  std::vector<std::vector<RoutedRow>> rows(plan.n);
+  std::vector<RoutedExpert> routed(plan.n_used);
   for (std::int64_t i = 0; i < p.n(); ++i) {
-    route({logits.row_as<float>(i), static_cast<std::size_t>(c.n)}, c.n_used, c.normalise, routed);
+    route({logits.row_as<float>(i), static_cast<std::size_t>(plan.n)}, plan.n_used, plan.normalise, routed);
     for (const RoutedExpert& e : routed) rows[e.expert].push_back({i, e.share});
   }
   p.lap(Op::kProducts);
@@ -50,8 +48,9 @@ std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
 }
 
 // to [n, hidden] += share times the expert's output, of its rows.
-void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const RoutedRow> rows, const TensorView& to) {
-  const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = p.config.experts.ffn;
+void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights& e, std::span<const RoutedRow> rows,
+                const TensorView& to) {
+  const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = plan.width;
   const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
   for (std::int64_t i = 0; i < m; ++i) std::memcpy(in.row(i), p.h.row(rows[i].row), in.stride_bytes());
   const TensorView g = p.memory.gate.get(DType::kF32, m, ffn), u = p.memory.up.get(DType::kF32, m, ffn);
@@ -60,9 +59,8 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
                       GemmOutput{.w = &e.up, .y = u, .bias = or_null(e.up_bias)}},
            p.context);
   const TensorView activated = p.memory.ffn_hidden.get(DType::kF32, m, ffn);
-  const double limit = p.config.experts.limit;
-  limit > 0.0 ? clamped_swiglu_cpu(g, u, static_cast<float>(limit), activated, p.context)
-              : swiglu_cpu(g, u, activated, p.context);
+  plan.limit > 0.0 ? clamped_swiglu_cpu(g, u, static_cast<float>(plan.limit), activated, p.context)
+                   : swiglu_cpu(g, u, activated, p.context);
   const TensorView out = p.memory.expert_out.get(DType::kF32, m, hidden);
   gemm_cpu(activated, std::array{GemmOutput{.w = &e.down, .y = out, .bias = or_null(e.down_bias)}}, p.context);
   for (std::int64_t i = 0; i < m; ++i) {
@@ -76,18 +74,18 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
 
 // A row sums its experts by ascending number, whatever the batch. Of several ranks each sums those that it has weights
 // of, and all of them add the sum.
-void experts(LayerPass& p) {
+void run_block(LayerPass& p, const ExpertsPlan& plan) {
+  norm_ffn_input(p, DType::kF32);
   TensorView to = p.x;
   if (p.ranks != nullptr) {
     to = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);
     std::fill_n(to.row_as<float>(0), p.n() * p.config.hidden, 0.0f);
   }
-  const std::vector<std::vector<RoutedRow>> rows = rows_of_experts(p);
+  const std::vector<std::vector<RoutedRow>> rows = rows_of_experts(p, plan);
   for (std::size_t e = 0; e < rows.size(); ++e)
-    if (!rows[e].empty() && p.w.experts[e].gate.n_out() > 0) run_expert(p, p.w.experts[e], rows[e], to);
+    if (!rows[e].empty() && p.w.experts[e].gate.n_out() > 0) run_expert(p, plan, p.w.experts[e], rows[e], to);
   if (p.ranks != nullptr) add_rows_of_ranks(p, to);
   p.lap(Op::kProducts);
 }
 
-}  // namespace parts
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Forward pass on the CPU: embedding, the parts of every layer (architectures/), norm and head.
+// Forward pass on the CPU: embedding, the blocks of every layer of the plan, norm and head.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -7,7 +7,6 @@
 
 #include "src/base/check.h"
 #include "src/base/underlying.h"
-#include "src/model/architectures/architectures.h"
 #include "src/model/attention_step.h"
 #include "src/model/layer_pass.h"
 #include "src/model/model.h"
@@ -20,13 +19,13 @@ namespace {
 struct ForwardImpl {
   const Model& model;
   const ModelConfig& config;
+  ModelPlan plan;
   Rounding rounding;   // of passes without clusters
   CpuContext context;  // of this pass
   AttentionStep attention;
   RopeAngles angles;      // of the step's positions, for all layers
   RopeAngles key_angles;  // for the keys, where they are rotated differently
-  std::span<const Part> parts;
-  Activations memory;  // of the layers
+  Activations memory;     // of the layers
   Activation residual, normed, last, logits;
   OpTimer* timer = nullptr;
   Collective* ranks = nullptr;   // that share every layer; null: these layers are whole
@@ -37,10 +36,10 @@ struct ForwardImpl {
   ForwardImpl(const Model& m, const CpuContext& c)
       : model(m),
         config(m.config()),
+        plan(model_plan_of(m.config())),
         rounding(c.rounding),
         context(c),
         attention(m.config(), m.rope(), c),
-        parts(parts_of(m.config().architecture)),
         head(m.head()) {}
 
   void lap(Op op, std::int32_t layer = -1) {
@@ -69,7 +68,8 @@ void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
                  .memory = memory,
                  .timer = timer,
                  .ranks = ranks};
-  for (const Part part : parts) part(pass);
+  for (const Mixer& mixer : plan.layers[layer].blocks)
+    std::visit([&pass](const auto& block) { run_block(pass, block); }, mixer);
 }
 
 // k-means turns the last bit of a key into another cluster, and the cluster into another answer: keys that are

@@ -1,5 +1,5 @@
-// One layer of a forward pass on the CPU: what the parts of an architecture read and write. An architecture
-// (architectures/) is the list of its parts, in order.
+// One layer of a forward pass on the CPU: what its blocks read and write. A model's plan (src/formats/model_plan.h) says
+// which blocks a layer has, and their sizes.
 //
 //   n rows of all sequences; x [n, hidden] f32 is the residual stream
 #pragma once
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "src/formats/model_plan.h"
 #include "src/model/attention_step.h"
 #include "src/model/model.h"
 #include "src/ops/norm_rope/rope.h"
@@ -28,7 +29,7 @@ class Activation {
   Buffer buffer_;
 };
 
-// Memory of the parts, kept from step to step.
+// Memory of the blocks, kept from step to step.
 struct Activations {
   Activation normed, q, k, v, attended, gate, up, ffn_hidden, router, expert_in, expert_out, partial;
   std::size_t bytes() const;
@@ -56,8 +57,6 @@ struct LayerPass {
   }
 };
 
-using Part = void (*)(LayerPass&);
-
 // Dtype of activations that needs no conversion in any GEMM, for n rows. It depends on n, so it is not used where a row
 // must give the same bits in every batch.
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context);
@@ -69,17 +68,16 @@ inline const float* or_null(std::span<const float> bias) {
   return bias.empty() ? nullptr : bias.data();
 }
 
-namespace parts {
+// A block adds its mixer's output, of the normed rows, to x.
 
-void attention_norm(LayerPass& p);  // h = RMSNorm(x)
-void project(LayerPass& p);         // q, k, v = h W^T + bias
-void norm_heads(LayerPass& p);      // RMSNorm of each head's q and k
-void rotate(LayerPass& p);          // RoPE of q and k
-void scale_queries(LayerPass& p);   // q *= 1 + beta ln(1 + floor(position / original context))
-void attend(LayerPass& p);          // stores k and v; x += attention(q) W_o^T + bias, sinks in its denominators
-void ffn_norm(LayerPass& p);        // h = RMSNorm(x)
-void swiglu(LayerPass& p);          // x += (silu(h W_gate^T) * h W_up^T) W_down^T
-void experts(LayerPass& p);         // x += sum over the experts a row is routed to, of its output by its share
+// q, k, v = RMSNorm(x) W^T + bias, RMSNorm of their heads, RoPE; stores k and v; x += attention(q) W_o^T + bias
+void run_block(LayerPass& p, const AttentionPlan& plan);
+// x += (silu(h W_gate^T) * h W_up^T) W_down^T, h = RMSNorm(x)
+void run_block(LayerPass& p, const MlpPlan& plan);
+// x += sum over the experts a row is routed to, of its output by its share
+void run_block(LayerPass& p, const ExpertsPlan& plan);
 
-}  // namespace parts
+// h = RMSNorm(x) before a feed-forward block, in `dtype`.
+void norm_ffn_input(LayerPass& p, DType dtype);
+
 }  // namespace mneme

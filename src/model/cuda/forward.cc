@@ -1,5 +1,5 @@
 // A step is run_graph_rows() (few rows, a replayed graph) or launch_many() (prompts); a layer is layer_few() or
-// layer_many(). What they are made of is in src/model/cuda/step.
+// layer_many(), which run the blocks of the model's plan. What they are made of is in src/model/cuda/step.
 #include "src/model/cuda/forward.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "src/base/check.h"
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
+#include "src/formats/model_plan.h"
 #include "src/model/cuda/attention.h"
 #include "src/model/cuda/experts.h"
 #include "src/model/cuda/step/graphs.h"
@@ -34,8 +35,25 @@ std::int32_t head_rows_of(const CudaForwardOptions& o) {
 }  // namespace
 
 struct CudaForward::Impl {
+  // What a block of a layer is run with.
+  struct FewRows {
+    std::int32_t layer, n;
+    const CudaRowArrays& rows;
+    const CudaLayerWeights& w;
+    const float* next_norm;  // of the block behind this one, or of the head: the last GEMM of a block applies it
+    const CudaContext& context;
+  };
+  struct ManyRows {
+    std::int32_t layer, n;
+    const CudaRowArrays& rows;
+    const CudaLayerWeights& w;
+    bool decode_only;
+    const CudaContext& context;
+  };
+
   const Model& model;
   const ModelConfig& config;
+  ModelPlan plan;
   CudaForwardOptions options;
   StepLaunch launch;
   CudaWeights weights;
@@ -82,9 +100,15 @@ struct CudaForward::Impl {
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void launch_few(std::int32_t n);
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
+  void few(const AttentionPlan&, const FewRows& p);
+  void few(const MlpPlan&, const FewRows& p);
+  void few(const ExpertsPlan&, const FewRows& p);
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
+  void many(const AttentionPlan&, const ManyRows& p);
+  void many(const MlpPlan& mlp, const ManyRows& p);
+  void many(const ExpertsPlan&, const ManyRows& p);
   // residual += x w^T, of many rows and of all ranks that share heads.
   void add_many(const void* x, const DeviceMatrix& w, std::int32_t n);
   void head_many(const std::int32_t* rows, std::int32_t n);
@@ -98,6 +122,7 @@ struct CudaForward::Impl {
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
     : model(m),
       config(m.config()),
+      plan(model_plan_of(m.config())),
       options(o),
       launch{.stream = std::move(s)},
       weights(std::move(w)),
@@ -175,33 +200,45 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
 void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows) {
   const CudaLayerWeights& w = layer_weights(layer);
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
-  const float* next_norm = last ? weights.output_norm() : layer_weights(layer + 1).attn_norm;
+  const float* behind = last ? weights.output_norm() : layer_weights(layer + 1).attn_norm;
   const CudaContext context = launch.overlapped();
+  const std::vector<Mixer>& blocks = plan.layers[static_cast<std::size_t>(layer)].blocks;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const FewRows p{layer, n, rows, w, i + 1 == blocks.size() ? behind : w.ffn_norm, context};
+    std::visit([&](const auto& block) { few(block, p); }, blocks[i]);
+  }
+}
 
-  const DeferredNorm norm = norm_before(layer, n);
+void CudaForward::Impl::few(const AttentionPlan&, const FewRows& p) {
+  const DeferredNorm norm = norm_before(p.layer, p.n);
   std::int64_t first = 0;
-  for (const DeviceMatrix& part : w.qkv.parts) {
-    const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
-    gemms.few(a.normed, n, part, norm, {.y = a.qkv_f32 + first, .bias = bias, .stride = qkv_width()}, context);
+  for (const DeviceMatrix& part : p.w.qkv.parts) {
+    const float* bias = p.w.qkv_bias == nullptr ? nullptr : p.w.qkv_bias + first;
+    gemms.few(a.normed, p.n, part, norm, {.y = a.qkv_f32 + first, .bias = bias, .stride = qkv_width()}, p.context);
     first += part.n_out;
   }
   launch.lap(StepPhase::kGemm);
-  attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, launch.stream);
-  if (w.o_bias != nullptr) add_bias_cuda(a.residual, w.o_bias, n, hidden(), context);
+  attention.layer_of_graph(p.layer, p.n, p.rows, attention_memory(p.layer, false), p.context, launch.stream);
+  if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   if (ranks.share_heads())
-    ranks.add(a.attended, w.o, n, w.ffn_norm);
+    ranks.add(a.attended, p.w.o, p.n, p.next_norm);
   else
-    gemms.few_residual(a.attended, n, w.o, {a.residual, w.ffn_norm, a.normed, a.sums});
-  if (experts && ranks.share_heads()) return ranks.add_experts(*experts, w, n, next_norm);
-  if (experts)
-    return experts->run(
-        w, n, {.residual = a.residual, .normed = a.normed, .deferred = true, .next_norm = next_norm, .sums = a.sums},
-        context);
-  gemms.few_swiglu(a.normed, n, w.gate_up, deferred(a.sums, ranks.parts_of_sums(n)), a.ffn_hidden);
+    gemms.few_residual(a.attended, p.n, p.w.o, {a.residual, p.next_norm, a.normed, a.sums});
+}
+
+void CudaForward::Impl::few(const MlpPlan&, const FewRows& p) {
+  gemms.few_swiglu(a.normed, p.n, p.w.gate_up, deferred(a.sums, ranks.parts_of_sums(p.n)), a.ffn_hidden);
   if (ranks.share_heads())
-    ranks.add(a.ffn_hidden, w.down, n, next_norm);
+    ranks.add(a.ffn_hidden, p.w.down, p.n, p.next_norm);
   else
-    gemms.few_residual(a.ffn_hidden, n, w.down, {a.residual, next_norm, a.normed, a.sums});
+    gemms.few_residual(a.ffn_hidden, p.n, p.w.down, {a.residual, p.next_norm, a.normed, a.sums});
+}
+
+void CudaForward::Impl::few(const ExpertsPlan&, const FewRows& p) {
+  if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n, p.next_norm);
+  experts->run(p.w, p.n,
+               {.residual = a.residual, .normed = a.normed, .deferred = true, .next_norm = p.next_norm, .sums = a.sums},
+               p.context);
 }
 
 // Rows of the residual stream that this rank's layers begin with: embeddings, or those behind the stage before.
@@ -238,26 +275,38 @@ void CudaForward::Impl::add_many(const void* x, const DeviceMatrix& w, std::int3
 
 void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                                    const CudaContext& context) {
-  const CudaLayerWeights& w = layer_weights(layer);
+  const ManyRows p{layer, n, rows, layer_weights(layer), decode_only, context};
+  for (const Mixer& mixer : plan.layers[static_cast<std::size_t>(layer)].blocks)
+    std::visit([&](const auto& block) { many(block, p); }, mixer);
+}
+
+void CudaForward::Impl::many(const AttentionPlan&, const ManyRows& p) {
   const auto eps = static_cast<float>(config.rms_eps);
-  rms_norm_cuda(a.residual, nullptr, n, hidden(), w.attn_norm, eps, a.normed, context);
+  rms_norm_cuda(a.residual, nullptr, p.n, hidden(), p.w.attn_norm, eps, a.normed, p.context);
   std::int64_t first = 0;
-  for (const DeviceMatrix& part : w.qkv.parts) {
-    gemms.many(a.normed, n, part, {.y = a.qkv + first * 2, .stride = qkv_width()});
+  for (const DeviceMatrix& part : p.w.qkv.parts) {
+    gemms.many(a.normed, p.n, part, {.y = a.qkv + first * 2, .stride = qkv_width()});
     first += part.n_out;
   }
   launch.lap(StepPhase::kGemm);
-  const CudaAttention::Memory memory = attention_memory(layer, true);
-  decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, launch.stream)
-              : attention.layer_of_spans(layer, rows, memory, context, launch.stream);
-  if (w.o_bias != nullptr) add_bias_cuda(a.residual, w.o_bias, n, hidden(), context);
-  add_many(a.attended, w.o, n);
-  if (experts && ranks.share_heads()) return ranks.add_experts(*experts, w, n);
-  if (experts) return experts->run(w, n, {.residual = a.residual, .normed = a.normed}, context);
-  rms_norm_cuda(a.residual, nullptr, n, hidden(), w.ffn_norm, eps, a.normed, context);
-  gemms.many(a.normed, n, w.gate_up, {.y = a.gate_up});
-  swiglu_cuda(a.gate_up, n, static_cast<std::int32_t>(config.ffn), a.ffn_hidden, context);
-  add_many(a.ffn_hidden, w.down, n);
+  const CudaAttention::Memory memory = attention_memory(p.layer, true);
+  p.decode_only ? attention.layer_of_graph(p.layer, p.n, p.rows, memory, p.context, launch.stream)
+                : attention.layer_of_spans(p.layer, p.rows, memory, p.context, launch.stream);
+  if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
+  add_many(a.attended, p.w.o, p.n);
+}
+
+void CudaForward::Impl::many(const MlpPlan& mlp, const ManyRows& p) {
+  const auto eps = static_cast<float>(config.rms_eps);
+  rms_norm_cuda(a.residual, nullptr, p.n, hidden(), p.w.ffn_norm, eps, a.normed, p.context);
+  gemms.many(a.normed, p.n, p.w.gate_up, {.y = a.gate_up});
+  swiglu_cuda(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
+  add_many(a.ffn_hidden, p.w.down, p.n);
+}
+
+void CudaForward::Impl::many(const ExpertsPlan&, const ManyRows& p) {
+  if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n);
+  experts->run(p.w, p.n, {.residual = a.residual, .normed = a.normed}, p.context);
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {

@@ -1,4 +1,4 @@
-// The parts of dense layers. Experts are in experts.cc.
+// The blocks of dense layers. Experts are in experts.cc.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,19 +56,15 @@ std::size_t Activations::bytes() const {
   return bytes;
 }
 
-namespace parts {
+namespace {
 
-void attention_norm(LayerPass& p) {
+void project(LayerPass& p, const AttentionPlan& plan) {
   p.h = p.memory.normed.get(input_dtype({&p.w.q, &p.w.k, &p.w.v}, p.n(), p.context), p.n(), p.config.hidden);
   rms_norm_cpu(p.x, p.w.attn_norm.data(), p.config.rms_eps, p.h, p.context);
   p.lap(Op::kPointwise);
-}
-
-void project(LayerPass& p) {
-  const std::int64_t kv_width = p.config.n_kv_heads * p.config.head_dim;
-  p.q = p.memory.q.get(DType::kF32, p.n(), p.config.n_heads * p.config.head_dim);
-  p.k = p.memory.k.get(DType::kF32, p.n(), kv_width);
-  p.v = p.memory.v.get(DType::kF32, p.n(), kv_width);
+  p.q = p.memory.q.get(DType::kF32, p.n(), plan.q_width());
+  p.k = p.memory.k.get(DType::kF32, p.n(), plan.kv_width());
+  p.v = p.memory.v.get(DType::kF32, p.n(), plan.kv_width());
   gemm_cpu(p.h,
            std::array{GemmOutput{.w = &p.w.q, .y = p.q, .bias = or_null(p.w.q_bias)},
                       GemmOutput{.w = &p.w.k, .y = p.k, .bias = or_null(p.w.k_bias)},
@@ -77,61 +73,64 @@ void project(LayerPass& p) {
   p.lap(Op::kProducts);
 }
 
-void norm_heads(LayerPass& p) {
-  norm_each_head(p.q, p.config.n_heads, p.w.q_norm, p);
-  norm_each_head(p.k, p.config.n_kv_heads, p.w.k_norm, p);
-}
-
-void rotate(LayerPass& p) {
-  rope_cpu(by_heads(p.q, p.config.n_heads), p.angles, p.context);
+void rotate(LayerPass& p, const AttentionPlan& plan) {
+  rope_cpu(by_heads(p.q, plan.n_heads), p.angles, p.context);
   // A layer with a window keeps rotated keys whatever the sequence's method does in the others.
-  const bool windowed = p.config.window_of(p.layer) > 0;
-  rope_cpu(by_heads(p.k, p.config.n_kv_heads), windowed ? p.angles : p.key_angles, p.context);
+  rope_cpu(by_heads(p.k, plan.n_kv_heads), plan.window > 0 ? p.angles : p.key_angles, p.context);
   p.lap(Op::kPointwise);
 }
 
-void scale_queries(LayerPass& p) {
-  if (p.config.temperature == 0.0) return;  // and temperature_context is not set
+void scale_queries(LayerPass& p, const QueryTemperature& temperature) {
   const std::span<const std::int32_t> positions = p.attention.positions();
   for (std::int64_t i = 0; i < p.n(); ++i) {
-    const std::int64_t passed = positions[i] / p.config.temperature_context;
+    const std::int64_t passed = positions[i] / temperature.context;
     if (passed == 0) continue;
-    const auto scale = static_cast<float>(1.0 + p.config.temperature * std::log1p(real(passed)));
+    const auto scale = static_cast<float>(1.0 + temperature.beta * std::log1p(real(passed)));
     float* row = p.q.row_as<float>(i);
     for (std::int64_t j = 0; j < p.q.dim(1); ++j) row[j] *= scale;
   }
   p.lap(Op::kPointwise);
 }
 
-void attend(LayerPass& p) {
-  const std::int64_t kv_heads = p.config.n_kv_heads;
-  const TensorView a = p.memory.attended.get(input_dtype({&p.w.o}, p.n(), p.context), p.n(), p.q.dim(1));
-  p.attention.append(p.layer, by_heads(p.k, kv_heads), by_heads(p.v, kv_heads));
-  p.attention.attend(p.layer, by_heads(p.q, p.config.n_heads), a, or_null(p.w.sinks));
+void attend(LayerPass& p, const AttentionPlan& plan) {
+  const TensorView a = p.memory.attended.get(input_dtype({&p.w.o}, p.n(), p.context), p.n(), plan.q_width());
+  p.attention.append(p.layer, by_heads(p.k, plan.n_kv_heads), by_heads(p.v, plan.n_kv_heads));
+  p.attention.attend(p.layer, by_heads(p.q, plan.n_heads), a, or_null(p.w.sinks));
   p.lap(Op::kAttention);
   add_to_residual(p, a, p.w.o, or_null(p.w.o_bias));
   p.lap(Op::kProducts);
 }
 
-void ffn_norm(LayerPass& p) {
-  const bool sparse = !p.w.experts.empty();
-  const DType dtype = sparse ? DType::kF32 : input_dtype({&p.w.gate, &p.w.up}, p.n(), p.context);
+}  // namespace
+
+void run_block(LayerPass& p, const AttentionPlan& plan) {
+  project(p, plan);
+  if (plan.qk_norm) {
+    norm_each_head(p.q, plan.n_heads, p.w.q_norm, p);
+    norm_each_head(p.k, plan.n_kv_heads, p.w.k_norm, p);
+  }
+  rotate(p, plan);
+  if (plan.temperature.beta != 0.0) scale_queries(p, plan.temperature);
+  attend(p, plan);
+}
+
+void norm_ffn_input(LayerPass& p, DType dtype) {
   p.h = p.memory.normed.get(dtype, p.n(), p.config.hidden);
   rms_norm_cpu(p.x, p.w.ffn_norm.data(), p.config.rms_eps, p.h, p.context);
   p.lap(Op::kPointwise);
 }
 
-void swiglu(LayerPass& p) {
-  const std::int64_t ffn = p.config.ffn;
-  const TensorView g = p.memory.gate.get(DType::kF32, p.n(), ffn), u = p.memory.up.get(DType::kF32, p.n(), ffn);
+void run_block(LayerPass& p, const MlpPlan& plan) {
+  norm_ffn_input(p, input_dtype({&p.w.gate, &p.w.up}, p.n(), p.context));
+  const TensorView g = p.memory.gate.get(DType::kF32, p.n(), plan.width);
+  const TensorView u = p.memory.up.get(DType::kF32, p.n(), plan.width);
   gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.gate, .y = g}, GemmOutput{.w = &p.w.up, .y = u}}, p.context);
   p.lap(Op::kProducts);
-  const TensorView hidden = p.memory.ffn_hidden.get(input_dtype({&p.w.down}, p.n(), p.context), p.n(), ffn);
+  const TensorView hidden = p.memory.ffn_hidden.get(input_dtype({&p.w.down}, p.n(), p.context), p.n(), plan.width);
   swiglu_cpu(g, u, hidden, p.context);
   p.lap(Op::kPointwise);
   add_to_residual(p, hidden, p.w.down, nullptr);
   p.lap(Op::kProducts);
 }
 
-}  // namespace parts
 }  // namespace mneme
