@@ -112,8 +112,7 @@ TEST(Eval, DefaultsOfEveryMethodFitABudgetOf512) {
   const Outcome calibrated = mneme(small({"calibrate"}, {"--kv-budget", "512"}));
   EXPECT_NE(calibrated.code, 2) << calibrated.err;
   EXPECT_THAT(calibrated.out,
-              testing::ContainsRegex("Use it with: mneme run \\.\\.\\. --kv-method freekv --kv-budget 512 "
-                                     "--kv tau=-?[0-9.]+\n"));
+              testing::ContainsRegex("Use it with: mneme run \\.\\.\\. --kv freekv:budget=512,tau=-?[0-9.]+\n"));
 }
 
 TEST(Eval, ShowsHowQueriesMove) {
