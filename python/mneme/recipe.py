@@ -1,7 +1,7 @@
 """A KV method as an immutable value: which keys and values a decode step reads, and how they are selected.
 
-The fields are the library's (src/recipes/fields.cc). tools/reference makes recipe.pyi, which editors and mypy read, from
-the same table.
+The fields are the library's (src/recipes/fields.cc). tools/reference makes recipe.pyi, which editors and mypy read,
+from the same table.
 """
 
 from __future__ import annotations
