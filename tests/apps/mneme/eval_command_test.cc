@@ -90,8 +90,7 @@ TEST(Eval, CalibratesTheGateOfAMethod) {
   const Outcome held = mneme(small({"calibrate"}, {"--method", "louiskv", "--held", "95", "--kv-budget", "256",
                                                    "--kv-sink", "32", "--kv-recent", "64"}));
   ASSERT_EQ(held.code, 0) << held.err;
-  EXPECT_THAT(held.out,
-              testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv louiskv:")));
+  EXPECT_THAT(held.out, testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv louiskv:")));
   EXPECT_THAT(mneme(small({"calibrate"}, {"--held", "95", "--kv-budget", "256"})).err,
               HasSubstr("calibrate it by --rate"));
   const Outcome none = mneme(small({"calibrate"}, {"--method", "quest"}));
