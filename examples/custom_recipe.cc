@@ -27,7 +27,7 @@ int main(int argc, char** argv) try {
 
   const mneme::Recipe recipe = custom_recipe();
   for (const std::string& reason : mneme::check_recipe(recipe)) std::cerr << "does not combine: " << reason << "\n";
-  std::cerr << mneme::print_recipe(recipe) << "\n";  // what --kv-method and --kv would say
+  std::cerr << mneme::print_recipe(recipe) << "\n";  // what --kv would say
 
   mneme::LanguageModel model(argv[1]);
   mneme::Session session(model, recipe);

@@ -26,16 +26,35 @@ constexpr const char* kMethodHelp =
     "and the KV cache is in host memory";
 constexpr const char* kGroup = "KV cache";
 
-// The settings of --kv-method and of --kv, whichever is read first.
-struct Settings {
-  std::string of_method, of_kv;
+// Help: the options of 0.1 that --kv NAME:KEY=VALUE,... replaces.
+constexpr const char* kOldGroup = "KV cache, until 0.2 (now --kv NAME:KEY=VALUE,...)";
 
-  std::string both() const { return of_method + (of_method.empty() || of_kv.empty() ? "" : ",") + of_kv; }
+// The texts of --kv, of --kv-method and of --kv without a name, whichever is read first.
+struct Settings {
+  std::string of_kv, of_method, of_old;  // KEY=VALUE,...
+  bool by_kv = false, by_method = false;
+
+  // --kv names a method as --kv-method does. Errors  kOption: both do.
+  void name_by(bool kv) {
+    (kv ? by_kv : by_method) = true;
+    if (by_kv && by_method) fail(ErrorKind::kOption, "--kv NAME and --kv-method: expected one of the two");
+  }
+  std::string all() const {
+    std::string list;
+    for (const std::string& text : {of_kv, of_method, of_old})
+      if (!text.empty()) list += (list.empty() ? "" : ",") + text;
+    return list;
+  }
 };
 
-void add_all_but_method(CLI::App& c, KvOptions& o, const std::shared_ptr<Settings>& settings) {
+// KEY=VALUE,... without a method's name before it.
+bool has_no_name(std::string_view text) {
+  return text.substr(0, text.find(':')).find('=') != std::string_view::npos;
+}
+
+void add_region_options(CLI::App& c, KvOptions& o, const char* group) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const auto add = [](CLI::Option* option) { option->group(kGroup); };
+  const auto add = [&](CLI::Option* option) { option->group(group); };
   add(c.add_option("--kv-budget", o.budget,
                    "Tokens that a step attends, sink and window included (default: the method's)")
           ->type_name("TOKENS")
@@ -51,35 +70,35 @@ void add_all_but_method(CLI::App& c, KvOptions& o, const std::shared_ptr<Setting
            "Layers with full attention, as 0,1; or none (default: the method's)")
           ->type_name("L,L,...")
           ->check(not_empty()));
-  add(c.add_option_function<std::string>(
-           "--kv",
-           [&o, settings](const std::string& text) {
-             settings->of_kv = text;
-             o.overrides = settings->both();
-           },
-           "Override blocks of the method, as index=one_bit,unit=token")
-          ->type_name("K=V,...")
-          ->check(not_empty()));
 }
 
 }  // namespace
 
 void add_kv_options(CLI::App& c, KvOptions& o, const char* names) {
   const auto settings = std::make_shared<Settings>();
+  const auto read = [&o, settings](const std::string& text, bool kv) {
+    if (kv && has_no_name(text)) {
+      settings->of_old = text;
+    } else {
+      settings->name_by(kv);
+      MethodText method = parse_method(text);
+      o.method = std::move(method.name);
+      (kv ? settings->of_kv : settings->of_method) = std::move(method.settings);
+    }
+    o.overrides = settings->all();
+  };
   c.add_option_function<std::string>(
-       names,
-       [&o, settings](const std::string& text) {
-         MethodText method = parse_method(text);
-         o.method = std::move(method.name);
-         settings->of_method = std::move(method.settings);
-         o.overrides = settings->both();
-       },
-       kMethodHelp)
+       "--kv", [read](const std::string& text) { read(text, true); }, kMethodHelp)
       ->type_name("NAME[:K=V,...]")
       ->default_str(o.method)
       ->check(not_empty())
       ->group(kGroup);
-  add_all_but_method(c, o, settings);
+  c.add_option_function<std::string>(
+       names, [read](const std::string& text) { read(text, false); }, "--kv NAME[:K=V,...]")
+      ->type_name("NAME[:K=V,...]")
+      ->check(not_empty())
+      ->group(kOldGroup);
+  add_region_options(c, o, kOldGroup);
 }
 
 CLI::Option* add_method_list(CLI::App& c, const char* name, std::vector<std::string>& methods, const char* help) {
@@ -93,15 +112,49 @@ CLI::Option* add_method_list(CLI::App& c, const char* name, std::vector<std::str
 }
 
 void add_kv_options(CLI::App& c, KvOptions& o, std::vector<std::string>& methods) {
-  add_method_list(c, "--kv-method", methods, kMethodHelp)->group(kGroup);
-  add_all_but_method(c, o, std::make_shared<Settings>());
+  const auto settings = std::make_shared<Settings>();
+  c.add_option_function<std::vector<std::string>>(
+       "--kv",
+       [&o, &methods, settings](const std::vector<std::string>& pieces) {
+         if (has_no_name(pieces.front())) {
+           o.overrides = fmt::format("{}", fmt::join(pieces, ","));
+         } else {
+           settings->name_by(true);
+           methods = join_settings(pieces);
+         }
+       },
+       kMethodHelp)
+      ->type_name("NAME[:K=V,...],...")
+      ->delimiter(',')
+      ->default_str(fmt::format("{}", fmt::join(methods, ",")))
+      ->check(not_empty())
+      ->group(kGroup);
+  c.add_option_function<std::vector<std::string>>(
+       "--kv-method",
+       [&methods, settings](const std::vector<std::string>& pieces) {
+         settings->name_by(false);
+         methods = join_settings(pieces);
+       },
+       "--kv NAME[:K=V,...],...")
+      ->type_name("NAME[:K=V,...],...")
+      ->delimiter(',')
+      ->check(not_empty())
+      ->group(kOldGroup);
+  add_region_options(c, o, kOldGroup);
 }
 
 MethodText parse_method(std::string_view text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   MethodText method{.name = std::string(text.substr(0, colon)), .settings = ""};
   if (colon < text.size()) method.settings = text.substr(colon + 1);
-  std::replace(method.settings.begin(), method.settings.end(), '/', ',');
+  // A '/' before KEY= is a comma; any other belongs to a value, as in full_heads=heads/model.tsv.
+  for (std::size_t slash = method.settings.find('/'); slash != std::string::npos;
+       slash = method.settings.find('/', slash + 1)) {
+    const std::string_view rest = std::string_view(method.settings).substr(slash + 1);
+    const std::size_t equal = rest.find('=');
+    if (equal != std::string_view::npos && rest.substr(0, equal).find_first_of("/,") == std::string_view::npos)
+      method.settings[slash] = ',';
+  }
   return method;
 }
 
@@ -140,9 +193,8 @@ std::string weak_default(const Recipe& recipe) {
   const std::string tau = override_value(recipe, "tau");
   if (tau != override_value(make_recipe("louiskv", {}), "tau")) return "";
   return fmt::format(
-      "louiskv keeps a selection until queries turn (tau={}), and then often misses single facts; --kv tau=2 selects "
-      "at "
-      "every step",
+      "louiskv keeps a selection until queries turn (tau={}), and then often misses single facts; --kv louiskv:tau=2 "
+      "selects at every step",
       tau);
 }
 
@@ -154,12 +206,15 @@ void expect_method(const KvOptions& o) {
                       : o.dense_layers ? "--dense-layers"
                                        : nullptr;
   if (given != nullptr)
-    fail(ErrorKind::kOption, "{}: full attention has no such setting: name a method (--kv-method; see mneme methods)",
-         given);
+    fail(ErrorKind::kOption, "{}: full attention has no such setting: name a method (--kv; see mneme methods)", given);
 }
 
 void add_kv_block_options(CLI::App& c, KvOptions& o) {
-  add_all_but_method(c, o, std::make_shared<Settings>());
+  add_region_options(c, o, kGroup);
+  c.add_option("--kv", o.overrides, "Fields of every method, as index=one_bit,unit=token")
+      ->type_name("K=V,...")
+      ->check(not_empty())
+      ->group(kGroup);
 }
 
 }  // namespace mneme::cli

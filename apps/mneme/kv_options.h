@@ -13,15 +13,17 @@ namespace mneme::cli {
 
 using KvOptions = KvMethodOptions;
 
-// --kv-method (or `names`), --kv-budget, --kv-sink, --kv-recent, --dense-layers, --kv, in the group "Keys and values".
-// A method's settings may follow its name: freekv:tau=0.9,pool=maxS; they count before those of --kv.
+// --kv NAME[:KEY=VALUE,...], in the group "KV cache". Until 0.2 also its old spellings: --kv-method (or `names`),
+// --kv-budget, --kv-sink, --kv-recent, --dense-layers, and --kv KEY=VALUE,... beside --kv-method, which counts last.
+//
+// Errors  kOption: a method is named by --kv and by --kv-method.
 void add_kv_options(CLI::App& command, KvOptions& options, const char* names = "--kv-method");
-// The same with a list of methods: --kv-method full,quest,quest:unit=page:32. `options.method` is not set.
+// The same with a list of methods: --kv full,quest,quest:unit=page:32. `options.method` is not set.
 void add_kv_options(CLI::App& command, KvOptions& options, std::vector<std::string>& methods);
 // A list of methods alone, whose default is what `methods` has.
 CLI::Option* add_method_list(CLI::App& command, const char* name, std::vector<std::string>& methods, const char* help);
 
-// NAME or NAME:KEY=VALUE,... as name and settings. '/' between settings is a comma, which keeps them apart from a list's.
+// NAME or NAME:KEY=VALUE,... as name and settings. '/' before KEY= is a comma, which keeps settings apart from a list's.
 struct MethodText {
   std::string name, settings;
 };
@@ -43,7 +45,7 @@ std::string weak_default(const Recipe& recipe);
 // Errors  kOption: a budget, sinks, a window or dense layers for full attention, which has none of them.
 void expect_method(const KvOptions& options);
 
-// All but the method, for commands with their own syntax of methods.
+// --kv KEY=VALUE,... and the options of the region, for commands that name methods by options of their own.
 void add_kv_block_options(CLI::App& command, KvOptions& options);
 
 }  // namespace mneme::cli

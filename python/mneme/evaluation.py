@@ -65,13 +65,12 @@ def _row(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec(method: Union[Recipe, str]) -> str:
-    """A method as ``--methods`` takes it: what differs from the method's own settings, separated by slashes."""
+    """A method as ``--methods`` takes it: what differs from the method's own settings."""
     if not isinstance(method, Recipe):
-        name, _, overrides = method.partition(":")
-        return f"{name}:{overrides.replace(',', '/')}" if overrides else name
+        return method
     own = dict(_core.recipe_values(method.method))
     changed = [f"{k}={v}" for k, v in _core.recipe_values(str(method)) if k != "budget" and own.get(k) != v]
-    return method.method + (":" + "/".join(changed) if changed else "")
+    return method.method + (":" + ",".join(changed) if changed else "")
 
 
 def evaluate(

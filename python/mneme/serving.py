@@ -55,8 +55,7 @@ def _flags(options: dict[str, Any]) -> list[str]:
                 flags.append("--no-enable-prefix-caching")
             continue
         if name == "kv":
-            method, _, overrides = str(value).partition(":")
-            flags += ["--kv-method", method, *(["--kv", overrides] if overrides else [])]
+            flags += ["--kv", str(value)]
         elif value is True:
             flags.append(flag)
         else:

@@ -9,6 +9,7 @@
 
 #include "python/src/engine.h"
 #include "src/engine/kv_method.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/override.h"
 
 namespace mneme::python {
@@ -29,9 +30,9 @@ std::string make_text(const std::string& method, const std::string& overrides) {
 std::vector<std::pair<std::string, std::string>> values_of(const std::string& text) {
   const Recipe recipe = parse_recipe(text);
   std::vector<std::pair<std::string, std::string>> out;
-  for (const OverrideKey& key : override_keys())
-    if (std::string value = override_value(recipe, key.key); !value.empty())
-      out.emplace_back(std::string(key.key), std::move(value));
+  for (const RecipeField& key : recipe_fields())
+    if (std::string value = override_value(recipe, key.name); !value.empty())
+      out.emplace_back(key.name, std::move(value));
   return out;
 }
 
@@ -42,10 +43,11 @@ void bind_recipe(nb::module_& m) {
   m.def(
       "recipe_parse", [](const std::string& text) { return print_recipe(parse_recipe(text)); }, "text"_a);
   m.def("recipe_values", &values_of, "text"_a);
-  m.def("recipe_keys", [] {
-    std::vector<std::tuple<std::string, std::string, std::string>> keys;
-    for (const OverrideKey& k : override_keys()) keys.emplace_back(k.key, k.values, k.meaning);
-    return keys;
+  m.def("recipe_fields", [] {
+    std::vector<std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>> fields;
+    for (const RecipeField& f : recipe_fields())
+      fields.emplace_back(f.public_name(), f.name, name_of(f.kind), f.values, f.word, f.meaning);
+    return fields;
   });
   m.def("methods", [] {
     std::vector<std::pair<std::string, std::string>> out;

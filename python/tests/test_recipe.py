@@ -1,5 +1,6 @@
 """Recipes: typed, immutable, printed and parsed."""
 
+import ast
 import collections.abc
 import inspect
 import pickle
@@ -13,10 +14,13 @@ import mneme
 from conftest import ROOT
 from mneme import _core
 
-# The library's list: (key, values, meaning).
-KEYS = _core.recipe_keys()
-NAMES = {key: "dense_layers" if key == "dense" else key for key, _, _ in KEYS}
-HINTS = typing.get_type_hints(mneme.Recipe.__init__)
+# The library's table: name, key, kind, values, word, meaning.
+FIELDS = _core.recipe_fields()
+KEYS = [(key, values, meaning) for _, key, _, values, _, meaning in FIELDS]
+NAMES = {key: name for name, key, *_ in FIELDS}
+SIGNATURE = inspect.signature(mneme.Recipe.__init__)
+HINTS = {name: p.annotation for name, p in SIGNATURE.parameters.items()}
+STUB = ast.parse((ROOT / "python" / "mneme" / "recipe.pyi").read_text())
 
 
 def choices(hint: object) -> list[object]:
@@ -43,14 +47,40 @@ def is_of(value: object, hint: object) -> bool:
 
 
 def test_every_key_of_the_library_is_a_keyword_and_a_property() -> None:
-    keywords = {
-        name for name, p in inspect.signature(mneme.Recipe.__init__).parameters.items() if p.kind is p.KEYWORD_ONLY
-    }
+    keywords = {name for name, p in SIGNATURE.parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert keywords == set(NAMES.values())
     assert set(NAMES.values()) <= {name for name, value in vars(mneme.Recipe).items() if isinstance(value, property)}
     for name in NAMES.values():
-        assert typing.get_type_hints(vars(mneme.Recipe)[name].fget)["return"] == HINTS[name], name
-        assert re.search(rf"^ {{12}}{name}: ", mneme.Recipe.__init__.__doc__ or "", re.MULTILINE), name
+        assert vars(mneme.Recipe)[name].__doc__, name
+        assert re.search(rf"^ {{4}}{name}: ", mneme.Recipe.__init__.__doc__ or "", re.MULTILINE), name
+
+
+def test_the_stub_has_every_field_with_the_type_of_its_values() -> None:
+    (cls,) = [node for node in STUB.body if isinstance(node, ast.ClassDef)]
+    made = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
+    for function in ("__init__", "replace"):
+        assert [a.arg for a in made[function].args.kwonlyargs] == list(NAMES.values())
+    names = {"Sequence": collections.abc.Sequence, "Literal": typing.Literal}
+    for argument in made["__init__"].args.kwonlyargs:
+        assert argument.annotation is not None
+        own = eval(ast.unparse(argument.annotation), names)
+        assert own == HINTS[argument.arg], argument.arg
+        returned = made[argument.arg].returns
+        assert returned is not None and eval(ast.unparse(returned), names) == own
+
+
+def test_a_field_of_the_table_alone_is_a_keyword_and_a_property() -> None:
+    from mneme import recipe
+
+    class Other(mneme.Recipe):
+        def __init__(self, method: str, **settings: object) -> None:
+            super().__init__(method, **settings)
+
+    field = recipe._Field("zeal", "zeal", "number", "N | all", "all", "zeal of a step")  # type: ignore[attr-defined]
+    recipe._add(Other, {"zeal": field})  # type: ignore[attr-defined]
+    assert inspect.signature(Other.__init__).parameters["zeal"].annotation == (float | typing.Literal["all"] | None)
+    assert vars(Other)["zeal"].__doc__ == "Zeal of a step."
+    assert (field.value("0.5"), field.value("all"), field.text(0.5)) == (0.5, "all", "0.5")
 
 
 @pytest.mark.parametrize(("key", "values"), [(key, values) for key, values, _ in KEYS])

@@ -6,6 +6,7 @@
 #include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
@@ -34,16 +35,16 @@ std::string recipes_table() {
 
 std::string settings_table() {
   std::string out = "| method |", rule = "|---|";
-  for (const OverrideKey& key : override_keys()) {
-    out += fmt::format(" {} |", key.key);
+  for (const RecipeField& key : recipe_fields()) {
+    out += fmt::format(" {} |", key.name);
     rule += "---|";
   }
   out += "\n" + rule + "\n";
   for (const RecipeRow& row : recipe_table()) {
     const Recipe recipe = row.make({});
     out += fmt::format("| `{}` |", row.name);
-    for (const OverrideKey& key : override_keys()) {
-      const std::string value = override_value(recipe, key.key);
+    for (const RecipeField& key : recipe_fields()) {
+      const std::string value = override_value(recipe, key.name);
       out += fmt::format(" {} |", value.empty() ? "-" : value);
     }
     out += "\n";
@@ -61,8 +62,8 @@ std::string forms_table() {
 
 std::string keys_table() {
   std::string out = "| key | values | meaning |\n|---|---|---|\n";
-  for (const OverrideKey& key : override_keys())
-    out += fmt::format("| `{}` | {} | {} |\n", key.key, cell(key.values), cell(key.meaning));
+  for (const RecipeField& key : recipe_fields())
+    out += fmt::format("| `{}` | {} | {} |\n", key.name, cell(key.values), cell(key.meaning));
   return out;
 }
 
@@ -156,8 +157,8 @@ std::string devices_table() {
 
 std::string methods_markdown() {
   return fmt::format(
-      "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may "
-      "override\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every "
+      "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv NAME:KEY=VALUE,...` may "
+      "set\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every "
       "recipe, and so does a GPU: with kernels of its own, or, where the list says `host`, with the CPU's\nattention "
       "between its GEMMs. A prompt with a marked question is attended by the host too.\n\n{}",
       recipes_table(), forms_table(), settings_table(), keys_table(), combinations_table(), devices_table());

@@ -5,6 +5,7 @@
 
 #include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/describe.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
@@ -39,10 +40,10 @@ std::string entry(std::string_view name, std::string_view text) {
 
 std::string settings_of(const Recipe& recipe) {
   std::string out;
-  for (const OverrideKey& key : override_keys()) {
-    const std::string value = override_value(recipe, key.key);
+  for (const RecipeField& key : recipe_fields()) {
+    const std::string value = override_value(recipe, key.name);
     if (value.empty()) continue;
-    out += wrapped(fmt::format("  {:<{}} ", key.key, kNameColumns - 3), fmt::format("{}  ({})", value, key.values),
+    out += wrapped(fmt::format("  {:<{}} ", key.name, kNameColumns - 3), fmt::format("{}  ({})", value, key.values),
                    kNameColumns);
     out += wrapped(std::string(kNameColumns, ' '), key.meaning, kNameColumns);
   }
@@ -70,7 +71,7 @@ std::string method_text(std::string_view name) {
     if (row.name == name) out = entry(name, row.summary) + entry("source", row.source) + entry("differs", row.differs);
   const std::string settings = settings_of(recipe);
   if (settings.empty()) return out + "\nIt has no settings.\n";
-  return out + fmt::format("\nSettings, with their defaults (--kv-method {}:KEY=VALUE,...):\n{}", name, settings);
+  return out + fmt::format("\nSettings, with their defaults (--kv {}:KEY=VALUE,...):\n{}", name, settings);
 }
 
 }  // namespace mneme

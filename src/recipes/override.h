@@ -1,21 +1,12 @@
-// Overrides of a recipe's blocks by KEY=VALUE, as `--kv` takes them: `index=one_bit,unit=token`.
+// Fields of a recipe set by KEY=VALUE, as the text of a recipe has them behind its name: `index=one_bit,unit=token`.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "src/recipes/recipe.h"
 
 namespace mneme {
-
-// A key that can be overridden, for help and documentation.
-struct OverrideKey {
-  std::string_view key;
-  std::string_view values;  // accepted values: "page:N | token"
-  std::string_view meaning;
-};
-std::span<const OverrideKey> override_keys();
 
 // Applies "key=value,key=value" in order.
 // Errors  kOption: an unknown key (the message lists the known ones), an invalid value (lists the valid ones), a key of

@@ -258,4 +258,48 @@ const OneBit* one_bit_of(const Recipe& r) {
   return r.decode ? std::get_if<OneBit>(&r.decode->index) : nullptr;
 }
 
+void parse_cutoff(std::string_view key, std::string_view value, Cutoff& cutoff) {
+  const auto* before = std::get_if<EntropyShare>(&cutoff);
+  const bool in_prefill = before != nullptr && before->in_prefill;
+  if (value == "constant")
+    cutoff = ConstantCut{};
+  else if (value.starts_with("top_p:"))
+    cutoff = TopP{parse_number<float>(key, value.substr(6), 0.0f, 1.0f)};
+  else if (value == "entropy" || value == "reversed")
+    cutoff = EntropyShare{.reversed = value == "reversed", .in_prefill = in_prefill};
+  else
+    bad_value(key, value, "constant, entropy, reversed or top_p:P");
+}
+
+std::string print_cutoff(const Cutoff& cutoff) {
+  if (const auto* top_p = std::get_if<TopP>(&cutoff)) return fmt::format("top_p:{}", top_p->p);
+  const auto* share = std::get_if<EntropyShare>(&cutoff);
+  return share == nullptr ? "constant" : share->reversed ? "reversed" : "entropy";
+}
+
+void parse_share(std::string_view key, std::string_view value, Share& share) {
+  const auto dash = value.find('-');
+  if (value == "even")
+    share = EvenShare{};
+  else if (value.starts_with("pyramid:"))
+    share = PyramidShare{parse_number<std::int32_t>(key, value.substr(8), 1, 1000)};
+  else if (value.starts_with("heads:"))
+    share = HeadShare{.floor = parse_number<float>(key, value.substr(6), 0.0f, 1.0f)};
+  else if (value.starts_with("heads_safe:"))
+    share = HeadShare{.floor = parse_number<float>(key, value.substr(11), 0.0f, 1.0f), .exact = true};
+  else if (value.starts_with("preference:") && dash != value.npos)
+    share = PreferenceShare{parse_number<float>(key, value.substr(11, dash - 11), 0.01f, 100.0f),
+                            parse_number<float>(key, value.substr(dash + 1), 0.01f, 100.0f)};
+  else
+    bad_value(key, value, "even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR or preference:TAU1-TAU2");
+}
+
+std::string print_share(const Share& share) {
+  if (const auto* p = std::get_if<PyramidShare>(&share)) return fmt::format("pyramid:{}", p->beta);
+  if (const auto* h = std::get_if<HeadShare>(&share))
+    return fmt::format("{}:{}", h->exact ? "heads_safe" : "heads", h->floor);
+  if (const auto* p = std::get_if<PreferenceShare>(&share)) return fmt::format("preference:{}-{}", p->tau1, p->tau2);
+  return "even";
+}
+
 }  // namespace mneme::overrides

@@ -1,4 +1,4 @@
-// What the settings of override.cc share: names of values, their parsers, and the blocks of a recipe that settings are of.
+// What the fields of fields.cc share: names of values, their parsers, and the blocks of a recipe that settings are of.
 // A block that a recipe does not have: kOption where a setting asks for it (`key` given), nullptr where it is printed.
 #pragma once
 
@@ -60,6 +60,7 @@ inline constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position"
 inline constexpr std::array kScopes = {Name{"kv_head", DropScope::kKvHead}, Name{"layer", DropScope::kLayer}};
 inline constexpr std::array kWhens = {Name{"prefill_end", DropWhen::kPrefillEnd},
                                       Name{"over_budget", DropWhen::kOverBudget}};
+inline constexpr std::array kCutoffIn = {Name{"decode", false}, Name{"all", true}};
 inline constexpr std::array kFlags = {Name{"no", false}, Name{"yes", true}};
 
 [[noreturn]] void bad_value(std::string_view key, std::string_view value, std::string_view expected);
@@ -146,5 +147,9 @@ void parse_scan(std::string_view key, std::string_view value, Scan& scan);
 void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule);
 std::string print_schedule(const Schedule& schedule);
 const OneBit* one_bit_of(const Recipe& r);
+void parse_cutoff(std::string_view key, std::string_view value, Cutoff& cutoff);
+std::string print_cutoff(const Cutoff& cutoff);
+void parse_share(std::string_view key, std::string_view value, Share& share);
+std::string print_share(const Share& share);
 
 }  // namespace mneme::overrides

@@ -23,7 +23,7 @@ class Reference(unittest.TestCase):
         root = pathlib.Path(folder)
         for name in ("tools/reference", "README.md", "src/server/api/api.cc", "src/server/metrics.cc", "src/tensor/dtype.cc",
                      "src/formats/gguf/gguf_types.cc", "src/formats/safetensors/quant_config.cc",
-                     "src/formats/model_config.cc"):
+                     "src/formats/model_config.cc", "python/mneme/recipe.pyi"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
         shutil.copytree(ROOT / "docs", root / "docs")
@@ -43,6 +43,28 @@ class Reference(unittest.TestCase):
             self.assertIn("options.md: is stale", done.stderr)
             self.assertEqual(reference(root).returncode, 0)
             self.assertEqual(reference(root, "--check").returncode, 0)
+
+    def test_a_field_of_the_program_alone_reaches_the_stub(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.copy(folder)
+            program = pathlib.Path(folder) / "program"
+            program.write_text(f"""#!{sys.executable}
+import json, subprocess, sys
+text = subprocess.run([{PROGRAM!r}, *sys.argv[1:]], capture_output=True, text=True, check=True).stdout
+if sys.argv[1:] == ["methods", "--json"]:
+    data = json.loads(text)
+    data["fields"].append({{"name": "zeal", "key": "zeal", "kind": "number", "values": "N", "word": "all",
+                           "meaning": "zeal"}})
+    text = json.dumps(data)
+sys.stdout.write(text)
+""")
+            program.chmod(0o755)
+            run = [sys.executable, "-B", str(root / "tools/reference"), "--program", str(program)]
+            self.assertEqual(subprocess.run([*run, "--check"], capture_output=True, check=False).returncode, 1)
+            self.assertEqual(subprocess.run(run, capture_output=True, check=False).returncode, 0)
+            stub = (root / "python/mneme/recipe.pyi").read_text()
+            self.assertEqual(stub.count('zeal: float | Literal["all"] | None = None,'), 2)
+            self.assertIn('def zeal(self) -> float | Literal["all"] | None:', stub)
 
     def test_a_new_route_and_a_new_metric_make_pages_stale(self):
         with tempfile.TemporaryDirectory() as folder:

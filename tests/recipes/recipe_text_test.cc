@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
+#include "src/recipes/describe.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
 #include "tests/error_message.h"
 
 namespace mneme {
@@ -98,8 +102,36 @@ bool apply(Recipe& recipe, std::string_view key, std::string_view value) {
 TEST(RecipeText, EveryKeyIsTried) {
   std::vector<std::string_view> tried, known;
   for (const auto& [key, values] : kValues) tried.push_back(key);
-  for (const OverrideKey& key : override_keys()) known.push_back(key.key);
+  for (const RecipeField& key : recipe_fields()) known.push_back(key.name);
   EXPECT_THAT(tried, ::testing::UnorderedElementsAreArray(known));
+}
+
+// What docs, stubs and requests are made from says what a value is.
+TEST(RecipeFields, EachSaysWhatItIs) {
+  for (const FieldAccess& access : field_table()) {
+    const RecipeField& f = access.field;
+    EXPECT_FALSE(f.meaning.empty()) << f.name;
+    EXPECT_EQ(find_field(f.name), &access);
+    EXPECT_EQ(find_field(f.public_name()), &access);
+    EXPECT_EQ(f.kind == FieldKind::kFlag, f.values == "no | yes") << f.name;
+    EXPECT_TRUE(f.word.empty() || f.kind == FieldKind::kInteger || f.kind == FieldKind::kNumber) << f.name;
+  }
+  EXPECT_EQ(find_field(""), nullptr);
+}
+
+// `of_no_method`: fields of blocks that no method has by default.
+TEST(RecipeFields, AFieldOfTheTableReachesTextMethodsAndPages) {
+  const std::string page = methods_markdown();
+  std::string all;
+  for (const RecipeRow& row : recipe_table()) all += method_text(row.name);
+  for (const RecipeField& f : recipe_fields()) {
+    EXPECT_THAT(page, HasSubstr("| `" + f.name + "` | ")) << f.name;
+    const std::vector<std::string_view> of_no_method = {"gamma",      "stamp_page", "stamp",
+                                                        "pin_prompt", "scan_share", "scan_from"};
+    if (std::find(of_no_method.begin(), of_no_method.end(), f.name) == of_no_method.end()) {
+      EXPECT_THAT(all, HasSubstr("\n  " + f.name + ' ')) << f.name;
+    }
+  }
 }
 
 TEST(RecipeText, EveryMethodIsReadAsItIsPrinted) {

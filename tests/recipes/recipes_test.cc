@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "src/recipes/compile.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -179,12 +180,12 @@ TEST(Override, AGateIsOneOfTwo) {
 TEST(Override, EveryKeyReadsBackWhatItPrints) {
   for (const RecipeRow& row : recipe_table()) {
     const Recipe r = make_recipe(row.name, {});
-    for (const OverrideKey& key : override_keys()) {
-      const std::string value = override_value(r, key.key);
+    for (const RecipeField& key : recipe_fields()) {
+      const std::string value = override_value(r, key.name);
       if (value.empty()) continue;
       Recipe copy = r;
-      apply_overrides(std::string(key.key) + "=" + value, copy);
-      EXPECT_EQ(copy, r) << row.name << " " << key.key << "=" << value;
+      apply_overrides(key.name + "=" + value, copy);
+      EXPECT_EQ(copy, r) << row.name << " " << key.name << "=" << value;
     }
   }
 }

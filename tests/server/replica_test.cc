@@ -2,6 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+#include <string>
+
+#include "mneme/recipe.h"
+#include "src/engine/kv_method.h"
+#include "src/recipes/fields.h"
+#include "src/recipes/override.h"
 #include "src/server/api/presets.h"
 #include "tests/error_message.h"
 #include "tests/server/http_client.h"
@@ -15,6 +22,41 @@ using server::parse_preset;
 using testing::HasSubstr;
 
 const std::string kModel = "needle-27m-q8_0";
+
+// Every method's own settings as a request's fields, in the JSON type that the table gives them.
+TEST(RequestFields, EveryFieldOfTheTableIsAFieldOfKv) {
+  for (const MethodInfo& method : methods()) {
+    Json kv = {{"method", method.name}};
+    for (const RecipeField& f : recipe_fields()) {
+      const std::string value = override_value(make_recipe(method.name), f.name);
+      if (value.empty()) continue;
+      const std::string name(f.public_name());
+      const bool number = f.kind == FieldKind::kInteger || f.kind == FieldKind::kNumber;
+      if (f.kind == FieldKind::kLayers) {
+        kv[name] = Json::array();
+        std::istringstream layers(value);
+        for (std::string layer; value != "none" && std::getline(layers, layer, '+');)
+          kv[name].push_back(std::stoi(layer));
+      } else if (f.kind == FieldKind::kFlag) {
+        kv[name] = value == "yes";
+      } else if (number && value != f.word) {
+        kv[name] = Json::parse(value);
+      } else {
+        kv[name] = value;
+      }
+    }
+    const KvMethodOptions read = server::parse_kv(JsonRef(kv, "kv"), {});
+    EXPECT_EQ(recipe_of(read), make_recipe(method.name)) << method.name;
+  }
+}
+
+TEST(RequestFields, AKvOfTextIsTheSpellingOfTheCommandLine) {
+  const Json text = "freekv:tau=0.9,budget=512";
+  EXPECT_EQ(recipe_of(server::parse_kv(JsonRef(text, "kv"), {})),
+            recipe_of({.method = "freekv", .overrides = "tau=0.9,budget=512"}));
+  const Json old = {{"method", "freekv"}, {"overrides", "tau=0.9,budget=512"}};
+  EXPECT_EQ(recipe_of(server::parse_kv(JsonRef(old, "kv"), {})), recipe_of(server::parse_kv(JsonRef(text, "kv"), {})));
+}
 
 TEST(Presets, ReadANameAndARecipe) {
   const server::Preset fast = parse_preset(R"(fast={"method":"freekv","budget":512,"sink":32})", {});

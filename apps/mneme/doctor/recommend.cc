@@ -71,7 +71,7 @@ std::int64_t host_tier_gib(const Form& form, const BenchShape& shape, const Want
 std::vector<std::string> options_of(const Form& form, const BenchShape& shape, const Wanted& w) {
   std::vector<std::string> options = {"--device cuda",
                                       form.store == KvStore::kHost ? "--kv-store host" : "--kv-store device",
-                                      fmt::format("--kv-method {}", form.plan ? auto_method(true, true) : "full"),
+                                      fmt::format("--kv {}", form.plan ? auto_method(true, true) : "full"),
                                       fmt::format("--kv-cache-dtype {}", dtype_name(form.dtype)),
                                       fmt::format("--max-num-seqs {}", w.sequences),
                                       fmt::format("-c {}", w.context)};
@@ -100,8 +100,8 @@ std::string faster_of(const Form& form, const BenchShape& shape, const Wanted& w
   if (!fits(f, card)) return "";
   const double then = throughput(f, card).tokens_per_second;
   return then < 1.1 * now ? ""
-                          : fmt::format("--kv-method {}: reads a part of them, about {} tokens/s",
-                                        auto_method(true, true), rate_text(then));
+                          : fmt::format("--kv {}: reads a part of them, about {} tokens/s", auto_method(true, true),
+                                        rate_text(then));
 }
 
 // ---- on the CPU
@@ -159,7 +159,7 @@ Recommendation in_memory(const BenchShape& shape, const Wanted& w, double read_r
   const double part = plan ? n * read_rate / (weights + n * method_bytes(*plan, shape, w.context)) : 0;
   const bool reads_part = full < kSlow * n && part >= kGain * full;
   Recommendation r{
-      .options = {"--device cpu", fmt::format("--kv-method {}", reads_part ? method : "full"),
+      .options = {"--device cpu", fmt::format("--kv {}", reads_part ? method : "full"),
                   fmt::format("--kv-cache-dtype {}", dtype_name(dtype)), fmt::format("--max-num-seqs {}", w.sequences),
                   fmt::format("-c {}", w.context)},
       .reason = fmt::format("keys and values fit the memory{}, {}", is_eight_bit(dtype) ? " in 8 bits" : "",
@@ -169,7 +169,7 @@ Recommendation in_memory(const BenchShape& shape, const Wanted& w, double read_r
       .tokens_per_second = reads_part ? part : full};
   if (w.sequences > 1) r.options.push_back(fmt::format("--kv-offloading-size {:.0f}", std::ceil(kv / kGib)));
   if (!reads_part && part >= kGain * full)
-    r.faster = fmt::format("--kv-method {}: reads a part of them, about {} tokens/s", method, rate_text(part));
+    r.faster = fmt::format("--kv {}: reads a part of them, about {} tokens/s", method, rate_text(part));
   return r;
 }
 
@@ -228,7 +228,7 @@ Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, d
                    .most_sequences = wanted.sequences,
                    .faster = smaller_context(shape, room, wanted)};
   r.options = {"--device cpu",
-               fmt::format("--kv-method {}", auto_method(true, true)),
+               fmt::format("--kv {}", auto_method(true, true)),
                "--kv-cache-dtype int8",
                fmt::format("--max-num-seqs {}", wanted.sequences),
                fmt::format("-c {}", wanted.context),

@@ -1,5 +1,6 @@
 // mneme eval calibrate: the tau of a method's gate for this model. mneme eval similarity: how its queries move.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -83,12 +84,13 @@ std::string usage_of(const CalibrateCommand& c, float tau) {
   std::string blocks = colon == std::string::npos ? "" : c.method.substr(colon + 1) + ",";
   std::replace(blocks.begin(), blocks.end(), '/', ',');
   if (!c.kv.overrides.empty()) blocks = c.kv.overrides + "," + blocks;
-  std::string out = fmt::format("--kv-method {}", c.method.substr(0, colon));
-  if (c.kv.budget) out += fmt::format(" --kv-budget {}", *c.kv.budget);
-  if (c.kv.sink) out += fmt::format(" --kv-sink {}", *c.kv.sink);
-  if (c.kv.recent) out += fmt::format(" --kv-recent {}", *c.kv.recent);
-  if (c.kv.dense_layers) out += fmt::format(" --dense-layers {}", dense_layers_text(c.kv.dense_layers));
-  return out + fmt::format(" --kv {}tau={}", blocks, spelled(tau));
+  std::string region;
+  if (c.kv.budget) region += fmt::format("budget={},", *c.kv.budget);
+  if (c.kv.sink) region += fmt::format("sink={},", *c.kv.sink);
+  if (c.kv.recent) region += fmt::format("recent={},", *c.kv.recent);
+  if (const auto& layers = c.kv.dense_layers)
+    region += fmt::format("dense={},", layers->empty() ? "none" : fmt::format("{}", fmt::join(*layers, "+")));
+  return fmt::format("--kv {}:{}{}tau={}", c.method.substr(0, colon), region, blocks, spelled(tau));
 }
 
 // Gates of boundaries, replayed over full attention: tau by what kept selections hold.

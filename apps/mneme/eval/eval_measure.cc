@@ -7,6 +7,7 @@
 
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
+#include "src/recipes/fields.h"
 #include "src/recipes/override.h"
 
 namespace mneme::cli {
@@ -54,9 +55,9 @@ nlohmann::json methods_json(const std::vector<eval::MethodSpec>& specs) {
   nlohmann::json methods = nlohmann::json::array();
   for (const eval::MethodSpec& s : specs) {
     nlohmann::json m = {{"label", s.label}, {"method", s.recipe.name}};
-    for (const OverrideKey& key : override_keys()) {
-      const std::string value = override_value(s.recipe, key.key);
-      if (!value.empty()) m[std::string(key.key)] = value;
+    for (const RecipeField& key : recipe_fields()) {
+      const std::string value = override_value(s.recipe, key.name);
+      if (!value.empty()) m[key.name] = value;
     }
     methods.push_back(m);
   }

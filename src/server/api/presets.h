@@ -16,10 +16,10 @@ struct Preset {
   KvMethodOptions kv;
 };
 
-// "kv" of a request, or a preset's JSON: {"method", "budget", "sink", "recent", "dense_layers", "overrides"}; what is
-// left out is `defaults`' where the method is.
+// "kv" of a request, or a preset's JSON: "NAME:KEY=VALUE,...", or {"method", the fields of a recipe, "overrides"}; what an
+// object leaves out is `defaults`' where the method is. Fields count after "overrides", in the order of the table.
 //
-// Errors  kRequest, kFormat.
+// Errors  kRequest, kFormat, kOption.
 KvMethodOptions parse_kv(const JsonRef& kv, const KvMethodOptions& defaults);
 
 // NAME=METHOD:KEY=VALUE,... as in fast=freekv:budget=2048, or NAME=JSON, as in fast={"method":"freekv","budget":2048}.

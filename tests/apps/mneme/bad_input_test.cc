@@ -136,8 +136,8 @@ TEST_F(BadInput, ABudgetWithoutAMethod) {
     std::vector<std::string> run = {"-p", "x"}, serve = {"serve", "-m", MNEME_MODEL_FILE};
     run.insert(run.end(), given.begin(), given.end());
     serve.insert(serve.end(), given.begin(), given.end());
-    expect_refusal(ask(run), {given[0] + ": full attention has no such setting", "--kv-method"});
-    expect_refusal(mneme(serve), {given[0] + ": full attention has no such setting", "--kv-method"});
+    expect_refusal(ask(run), {given[0] + ": full attention has no such setting", "name a method (--kv;"});
+    expect_refusal(mneme(serve), {given[0] + ": full attention has no such setting", "name a method (--kv;"});
   }
 }
 

@@ -91,8 +91,7 @@ TEST(Eval, CalibratesTheGateOfAMethod) {
   const Outcome held = mneme(small({"calibrate"}, {"--method", "louiskv", "--held", "95", "--kv-budget", "256",
                                                    "--kv-sink", "32", "--kv-recent", "64"}));
   ASSERT_EQ(held.code, 0) << held.err;
-  EXPECT_THAT(held.out,
-              testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv-method louiskv")));
+  EXPECT_THAT(held.out, testing::AllOf(HasSubstr("| 2 | 100.0 % | 100.0 % | 100.0 % |"), HasSubstr("--kv louiskv:")));
   EXPECT_THAT(mneme(small({"calibrate"}, {"--held", "95", "--kv-budget", "256"})).err,
               HasSubstr("calibrate it by --rate"));
   const Outcome none = mneme(small({"calibrate"}, {"--method", "quest"}));
@@ -113,8 +112,7 @@ TEST(Eval, DefaultsOfEveryMethodFitABudgetOf512) {
   const Outcome calibrated = mneme(small({"calibrate"}, {"--kv-budget", "512"}));
   EXPECT_NE(calibrated.code, 2) << calibrated.err;
   EXPECT_THAT(calibrated.out,
-              testing::ContainsRegex("Use it with: mneme run \\.\\.\\. --kv-method freekv --kv-budget 512 "
-                                     "--kv tau=-?[0-9.]+\n"));
+              testing::ContainsRegex("Use it with: mneme run \\.\\.\\. --kv freekv:budget=512,tau=-?[0-9.]+\n"));
 }
 
 TEST(Eval, ShowsHowQueriesMove) {

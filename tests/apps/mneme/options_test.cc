@@ -13,6 +13,9 @@
 #include "mneme/error.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
+#include "src/recipes/fields.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
 
 namespace mneme::cli {
 namespace {
@@ -83,14 +86,33 @@ KvOptions kv_of(const std::string& line) {
 }
 
 TEST(KvOptions, ARecipeHasOneSpelling) {
-  for (const char* line : {"--kv-method freekv:tau=0.9,pool=maxS", "--kv-method freekv:tau=0.9/pool=maxS",
-                           "--kv-method freekv --kv tau=0.9,pool=maxS", "--kv pool=maxS --kv-method freekv:tau=0.9"}) {
+  for (const char* line :
+       {"--kv freekv:tau=0.9,pool=maxS", "--kv-method freekv:tau=0.9,pool=maxS", "--kv-method freekv:tau=0.9/pool=maxS",
+        "--kv-method freekv --kv tau=0.9,pool=maxS", "--kv pool=maxS --kv-method freekv:tau=0.9"}) {
     const KvOptions o = kv_of(line);
     EXPECT_EQ(o.method, "freekv") << line;
     EXPECT_EQ(print_recipe(recipe_of(o)), print_recipe(parse_recipe("freekv:tau=0.9,pool=maxS"))) << line;
   }
   EXPECT_EQ(kv_of("--kv tau=0.8 --kv-method freekv:tau=0.9").overrides, "tau=0.9,tau=0.8") << "the last one counts";
   EXPECT_EQ(kv_of("").method, "full");
+  EXPECT_EQ(kv_of("--kv quest").method, "quest");
+  EXPECT_THROW(kv_of("--kv quest --kv-method freekv"), Error);
+}
+
+TEST(KvOptions, EveryFieldOfTheTableIsReadBehindTheName) {
+  for (const RecipeRow& row : recipe_table())
+    for (const RecipeField& field : recipe_fields()) {
+      const std::string value = override_value(make_recipe(row.name, {}), field.name);
+      if (value.empty() || value.find('/') != std::string::npos) continue;
+      const KvOptions o = kv_of(fmt::format("--kv {}:{}={}", row.name, field.name, value));
+      EXPECT_EQ(o.overrides, fmt::format("{}={}", field.name, value));
+      EXPECT_EQ(o.method, row.name);
+    }
+}
+
+TEST(KvOptions, ASlashInAFileIsNoComma) {
+  EXPECT_EQ(parse_method("duo_attention:full_heads=heads/model.tsv/sink=32").settings,
+            "full_heads=heads/model.tsv,sink=32");
 }
 
 TEST(KvOptions, AListOfRecipesHasTheSameSpelling) {
@@ -98,7 +120,7 @@ TEST(KvOptions, AListOfRecipesHasTheSameSpelling) {
   KvOptions o;
   std::vector<std::string> methods = {"full"};
   add_kv_options(app, o, methods);
-  app.parse("--kv-method full,quest:budget=512,unit=page:32,freekv,fier:pool=none");
+  app.parse("--kv full,quest:budget=512,unit=page:32,freekv,fier:pool=none");
   EXPECT_EQ(methods, (std::vector<std::string>{"full", "quest:budget=512/unit=page:32", "freekv", "fier:pool=none"}));
   EXPECT_EQ(recipe_named(methods[1], {}), parse_recipe("quest:budget=512,unit=page:32"));
   EXPECT_THROW(join_settings({"freekv", "tau=0.9"}), Error);

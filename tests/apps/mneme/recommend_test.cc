@@ -29,12 +29,12 @@ Recommendation on_card(std::int64_t gib, std::int64_t sequences, std::int64_t ho
 TEST(Recommend, KeepsSixteenBitsOnTheDeviceWhereTheyFit) {
   // 4 GiB a sequence beside 15 of weights.
   const Recommendation r = on_card(80, 14);
-  for (const char* option : {"--device cuda", "--kv-store device", "--kv-method full", "--kv-cache-dtype bf16",
+  for (const char* option : {"--device cuda", "--kv-store device", "--kv full", "--kv-cache-dtype bf16",
                              "--max-num-seqs 14", "-c 32768", "--kv-offloading-size 57"})
     EXPECT_THAT(r.options, Contains(option));
   EXPECT_GE(r.most_sequences, 14);
   EXPECT_LE(r.most_sequences, 16);
-  EXPECT_THAT(r.faster, HasSubstr("--kv-method mneme"));
+  EXPECT_THAT(r.faster, HasSubstr("--kv mneme"));
   EXPECT_GT(r.tokens_per_second, 500);
 }
 
@@ -42,7 +42,7 @@ TEST(Recommend, HalvesKeysAndValuesBeforeItLeavesTheDevice) {
   const Recommendation r = on_card(80, 27);
   EXPECT_THAT(r.options, Contains("--kv-store device"));
   EXPECT_THAT(r.options, Contains("--kv-cache-dtype int8"));
-  EXPECT_THAT(r.options, Contains("--kv-method full"));
+  EXPECT_THAT(r.options, Contains("--kv full"));
 }
 
 TEST(Recommend, LeavesHostMemoryUnderTheDevices) {
@@ -62,7 +62,7 @@ TEST(Recommend, LeavesHostMemoryUnderTheDevices) {
 TEST(Recommend, TakesTheHostAndAMethodForMore) {
   const Recommendation r = on_card(80, 40);
   EXPECT_THAT(r.options, Contains("--kv-store host"));
-  EXPECT_THAT(r.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(r.options, Contains("--kv mneme"));
   EXPECT_THAT(r.options, Contains("--kv-cache-dtype int8"));
   EXPECT_EQ(r.faster, "");
 }
@@ -90,21 +90,21 @@ TEST(Recommend, OnTheCpuUsesMemoryThenAFile) {
   const Recommendation all = on_cpu(64), half = on_cpu(26), file = on_cpu(20), none = on_cpu(8);
   EXPECT_THAT(all.options, Contains("--kv-cache-dtype bf16"));
   EXPECT_THAT(half.options, Contains("--kv-cache-dtype int8"));
-  EXPECT_THAT(half.options, Contains("--kv-method full"));
+  EXPECT_THAT(half.options, Contains("--kv full"));
   EXPECT_THAT(file.options, Contains("--kv-spill FOLDER"));
-  EXPECT_THAT(file.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(file.options, Contains("--kv mneme"));
   EXPECT_TRUE(none.options.empty());
   EXPECT_THAT(recommendation_json(file).dump(), HasSubstr("--kv-spill-gib"));
 }
 
-// It recommended --kv-method full --kv-cache-dtype int8 at "about 0 tokens/s" on a machine with 21.9 GiB free, for 23.5.
+// It recommended --kv full --kv-cache-dtype int8 at "about 0 tokens/s" on a machine with 21.9 GiB free, for 23.5.
 TEST(Recommend, OnTheCpuNothingThatDoesNotFitWithAMargin) {
   const auto on_cpu = [](std::int64_t mebibytes) {
     return recommend_on_cpu(llama(), {131072, 1, mebibytes << 20}, 10e9);
   };
   const Recommendation less = on_cpu(22426);  // 21.9 GiB
   EXPECT_THAT(less.options, Contains("--kv-spill FOLDER"));
-  EXPECT_THAT(less.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(less.options, Contains("--kv mneme"));
   EXPECT_THAT(less.faster, HasSubstr("-c 8")) << "80 thousand and some tokens fit";
   EXPECT_THAT(on_cpu(24064).options, Contains("--kv-spill FOLDER")) << "23.5 GiB: it fits, and nothing else does";
   EXPECT_THAT(on_cpu(26 << 10).options, Not(Contains("--kv-spill FOLDER")));
@@ -113,12 +113,12 @@ TEST(Recommend, OnTheCpuNothingThatDoesNotFitWithAMargin) {
 TEST(Recommend, OnTheCpuAMethodWhereFullAttentionTakesSecondsForAToken) {
   const auto on_cpu = [](double rate) { return recommend_on_cpu(llama(), {131072, 1, 64 * kOneGib}, rate); };
   const Recommendation slow = on_cpu(10e9), quick = on_cpu(100e9);
-  EXPECT_THAT(slow.options, Contains("--kv-method mneme"));
+  EXPECT_THAT(slow.options, Contains("--kv mneme"));
   EXPECT_THAT(slow.reason, HasSubstr("full attention would give 0.3"));
   EXPECT_GT(slow.tokens_per_second, 0.45);
   EXPECT_THAT(recommendation_text(slow), Not(HasSubstr("about 0 tokens/s")));
-  EXPECT_THAT(quick.options, Contains("--kv-method full"));
-  EXPECT_THAT(quick.faster, HasSubstr("--kv-method mneme"));
+  EXPECT_THAT(quick.options, Contains("--kv full"));
+  EXPECT_THAT(quick.faster, HasSubstr("--kv mneme"));
 }
 
 TEST(Recommend, APrefillOfHoursIsSaid) {

@@ -60,7 +60,7 @@ TEST(Run, HintsWhereAMethodsDefaultsAreWeak) {
   const auto notes = [](const char* overrides) {
     return ask({"-p", "The rain", "-n", "1", "--kv-method", "louiskv", "--kv", overrides}).err;
   };
-  EXPECT_THAT(notes("order=token"), HasSubstr("--kv tau=2"));
+  EXPECT_THAT(notes("order=token"), HasSubstr("--kv louiskv:tau=2"));
   EXPECT_THAT(notes("tau=2"), IsEmpty());
 }
 
