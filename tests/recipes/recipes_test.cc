@@ -67,12 +67,12 @@ TEST(Recipes, UnknownNameListsTheKnownOnes) {
 // refused or makes a plan, for models of one layer and one head too.
 TEST(Recipes, NumbersAtTheirEndsAreRefusedOrCompile) {
   int compiled = 0, refused = 0;
-  for (const OverrideKey& key : override_keys()) {
-    if (key.key == "full_heads") continue;  // a file
+  for (const RecipeField& field : recipe_fields()) {
+    if (field.name == "full_heads") continue;  // a file
     std::vector<std::string> values;
     for (const std::string number : {"0", "1", "-1", "2147483647", "2147483648", "1e-300", "nan"}) {
       values.push_back(number);
-      std::string_view rest = key.values;
+      std::string_view rest = field.values;
       while (!rest.empty()) {
         const std::size_t end = std::min(rest.find(" | "), rest.size());
         const std::string_view form = rest.substr(0, end);
@@ -88,12 +88,12 @@ TEST(Recipes, NumbersAtTheirEndsAreRefusedOrCompile) {
              {kShape, MethodShape{.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8}}) {
           try {
             Recipe r = make_recipe(row.name, {});
-            apply_overrides(fmt::format("{}={}", key.key, value), r);
+            apply_overrides(fmt::format("{}={}", field.name, value), r);
             fit_defaults({}, r);
             compile(r, shape);
             ++compiled;
           } catch (const Error& e) {
-            EXPECT_EQ(e.kind(), ErrorKind::kOption) << row.name << " " << key.key << "=" << value << ": " << e.what();
+            EXPECT_EQ(e.kind(), ErrorKind::kOption) << row.name << " " << field.name << "=" << value << ": " << e.what();
             ++refused;
           }
         }
