@@ -93,7 +93,6 @@ struct DeviceCache {
   Selections selection;
   SelectionPlan* plans = nullptr;  // [layers][seq slots]
   SlotCounts* counts = nullptr;    // [layers][seq slots]
-  std::int32_t delay_us = 0;       // tests: fetches start up to this much later
 
   // Bytes of a token's keys and values, of a box [hi: D | lo: D], of a unit.
   MNEME_HOST_DEVICE std::int64_t token_bytes() const { return kv_token_bytes(codes, head_dim); }

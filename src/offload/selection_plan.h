@@ -69,11 +69,6 @@ struct SelectionPlan {
     std::int32_t last_asked = 0;  // kKept: nonzero: the gate compares with the query of the last selection
     bool operator==(const Gate&) const = default;
   };
-  // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
-  struct Injected {
-    float turnover = -1, correction = -1;
-    bool operator==(const Injected&) const = default;
-  };
 
   SlotSchedule schedule = SlotSchedule::kNone;
   Units units;
@@ -84,7 +79,6 @@ struct SelectionPlan {
   std::int32_t pools_layer = 0, hold = 0;
   // Below 1: of what is attended, the fewest tokens with this share of a head's softmax (top_p_cuda.h).
   float top_p = 1;
-  Injected injected;
   std::uint64_t seed = 0;  // kRandom
   bool operator==(const SelectionPlan&) const = default;
 };

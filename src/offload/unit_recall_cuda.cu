@@ -31,14 +31,6 @@ constexpr int kRecallPiece = kBulkBytes;
 constexpr int kRecallPiece = kPieceBytes;
 #endif
 
-// Tests: simulates a slow link.
-__device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
-  if (p.s.delay_us <= 0) return;
-  const std::uint32_t injected =
-      hash_random(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index));
-  spend(injected % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
-}
-
 // Fetches tokens out of the pages, one by one, by `warp` of n_warps warps.
 template <typename K>
 __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const Item& item, const Lists& lists, std::byte* base,
@@ -170,7 +162,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     };
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      if (n > 0) delay_copies(p, item);
       copies.piece_bytes = bytes;
       copies.run(n, source, target);
       asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -184,7 +175,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       }
     }
 #else
-    if (n > 0) delay_copies(p, item);
     for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i), bytes);
     commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
     __syncthreads();

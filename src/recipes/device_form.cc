@@ -137,11 +137,11 @@ const char* host_reason(const Plan& plan) {
   return nullptr;
 }
 
-DeviceForm device_form(const Plan& plan, bool unfused) {
+DeviceForm device_form(const Plan& plan) {
   if (host_reason(plan) != nullptr) return DeviceForm::kHost;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || !has_fused_head_dim(plan)) return DeviceForm::kUnfused;
+  if (!has_fused_head_dim(plan)) return DeviceForm::kUnfused;
   if (!takes_the_best(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
   const bool fused = std::any_of(

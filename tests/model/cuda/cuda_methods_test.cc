@@ -10,6 +10,7 @@
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/step_delays.h"
 
 namespace mneme {
 namespace {
@@ -110,6 +111,7 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
+  SlowLink link;
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
                                         {"freekv", "unit=page:32,tau=0.3"},
                                         {"freekv", "unit=page:32,tau=-1"},
@@ -126,31 +128,28 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
                                         {"oracle", ""},
                                         {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
-    const auto answers = [&](bool merged, std::int32_t delay_us) {
+    const auto answers = [&](std::int32_t delay_us, SlowLink* link) {
+      StepDelays delays(delay_us);
       OnDevice host(*model,
-                    {.max_rows = 512,
-                     .max_sequences = 2,
-                     .max_context = model->max_context(),
-                     .store = KvStore::kHost,
-                     .recall_form = {.merged = merged},
-                     .delay_us = delay_us},
+                    {.max_rows = 512, .max_sequences = 2, .max_context = model->max_context(), .store = KvStore::kHost},
                     DType::kBF16, 100);
+      host.forward.observe(&delays);
       SequenceCache cache(*host.pool);
       MethodState method(plan);
       std::vector<float> out;
       for (int i = 0; i < 83; ++i) {
         const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), i < 3 ? 400 : 1);
+        if (link != nullptr) link->keep_busy();
         const std::vector<float> logits = host.step(cache, piece, &method);
         out.insert(out.end(), logits.begin(), logits.end());
       }
       return out;
     };
-    const std::vector<float> want = answers(false, 0);
-    for (const bool merged : {false, true})
-      for (const std::int32_t delay_us : {merged ? 0 : 20, 150, 600}) {
-        if (merged && plan->rules.unit_tokens != kPageTokens) continue;
-        ASSERT_TRUE(answers(merged, delay_us) == want)
-            << name << " " << overrides << ", up to " << delay_us << " us, " << (merged ? "merged" : "gathered");
+    const std::vector<float> want = answers(0, nullptr);
+    for (const std::int32_t delay_us : {0, 20, 150, 600})
+      for (SlowLink* const busy : {static_cast<SlowLink*>(nullptr), &link}) {
+        ASSERT_TRUE(answers(delay_us, busy) == want)
+            << name << " " << overrides << ", up to " << delay_us << " us" << (busy != nullptr ? ", a busy link" : "");
       }
   }
 }

@@ -350,26 +350,5 @@ TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
   }
 }
 
-// Injected selections have the requested turnover.
-TEST_F(CudaTokenTest, InjectedTurnoverIsWhatWasAskedFor) {
-  World w({.max_pages = 300, .budget = 64 + 64 + 200, .group_tokens = 32}, 9, 3);
-  SelectionPlan plan = w.plan();
-  plan.injected.turnover = 0.1f;
-  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    copy_bytes(w.v.plans + seq_slot, &plan, sizeof(plan), stream);
-  std::mt19937 rng(1);
-  queries(w, rng, 2);
-  begin(w, 9000);
-  const std::int32_t first = 9000 + 64 + 64 + 10;  // the number of candidates is not a multiple of 128 in between
-  for (std::int32_t length = first; length < first + 20; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
-  const auto before = fetch(w.v.counts, 1);
-  for (std::int32_t length = first + 20; length < first + 80; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
-  const auto after = fetch(w.v.counts, 1);
-  const auto selected = static_cast<double>(after[0].selected - before[0].selected),
-             replaced = static_cast<double>(after[0].replaced - before[0].replaced);
-  EXPECT_EQ(selected, 60 * 2 * 200);
-  EXPECT_NEAR(replaced / selected, 0.1, 0.035);
-}
-
 }  // namespace
 }  // namespace mneme

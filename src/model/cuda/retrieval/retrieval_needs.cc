@@ -34,11 +34,11 @@ bool scores_boxes_unfused() {
   return unfused;
 }
 
-SlotScore score_of(const Plan& plan, bool unfused) {
+SlotScore score_of(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
   if (std::holds_alternative<RandomScore>(d.score)) return SlotScore::kRandom;
   if (std::holds_alternative<RawKeys>(d.index)) return SlotScore::kKeys;
-  if (device_form(plan, unfused) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
+  if (device_form(plan) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
       std::holds_alternative<Sketch>(d.index))
     return SlotScore::kEntries;
   const bool by_boxes = std::holds_alternative<Box>(d.index);
@@ -56,7 +56,7 @@ SlotGate gate_of(GatePool pool) {
 
 }  // namespace
 
-SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused) {
+SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget) {
   SelectionPlan r{.region = {.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent}};
   if (plan.lists) {
     // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
@@ -89,7 +89,7 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   r.schedule = plan.reuse == Reuse::kSpeculative ? SlotSchedule::kSpeculative
                : plan.reuse == Reuse::kKept      ? SlotSchedule::kKept
                                                  : SlotSchedule::kEveryStep;
-  r.scores.by = score_of(plan, unfused);
+  r.scores.by = score_of(plan);
   r.scores.query_pool = query_pool_of(plan);
   r.scores.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
@@ -114,10 +114,9 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
 SelectionPlan CudaRetrieval::selection_plan_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
   const bool by_prompt = plan.recipe.norm && number < layers_.selecting().size();
-  SelectionPlan r = selection_plan_of(
-      plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget, options_.fit.unfused);
+  SelectionPlan r =
+      selection_plan_of(plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget);
   r.units.tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
-  r.injected.turnover = options_.turnover, r.injected.correction = options_.correction;
   return r;
 }
 
@@ -168,7 +167,7 @@ RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   MNEME_CHECK(host_reason(plan) == nullptr, "{}: no kernel has {}", plan.recipe.name, host_reason(plan));
-  const SelectionPlan r = selection_plan_of(plan, budget, fit.unfused);
+  const SelectionPlan r = selection_plan_of(plan, budget);
   Needs n;
   n.uses = uses_of(plan, r);
   const bool selects = n.uses.has(RetrievalUse::kSelects);
@@ -179,7 +178,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
     n.keys.by_token = attends_by_token(plan);
     if (selects) {
       n.keys.entries = entries_of(plan), n.keys.select_tokens = r.units.select_tokens;
-      n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
+      n.keys.fused_entries = device_form(plan) == DeviceForm::kFused &&
                              !(std::holds_alternative<Box>(plan.recipe.decode->index) && scores_boxes_unfused());
     }
   }

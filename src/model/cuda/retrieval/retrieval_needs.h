@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/model/cuda/retrieval/page_recall.h"
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
+
+class StepObserver;
 
 // What some plan does in a state. Every one costs memory or launches for all of them.
 enum class RetrievalUse : std::uint32_t {
@@ -78,21 +79,17 @@ struct CudaRetrievalNeeds {
 
 // How plans are fitted to the device.
 struct CudaFit {
-  float spare = 0;       // cache slots beyond one selection, as a share of it
-  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
+  float spare = 0;  // cache slots beyond one selection, as a share of it
 };
 
 struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
-  std::int32_t more_slots = 0;   // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;  // else in mapped host memory
-  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
-  float turnover = -1, correction = -1;
-  RecallForm recall_form;
-  std::int32_t delay_us = 0;        // DeviceCache::delay_us
-  const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
+  std::int32_t more_slots = 0;       // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;      // else in mapped host memory
+  const RopeTable* rope = nullptr;   // the model's, for methods that rotate keys themselves
+  StepObserver* observer = nullptr;  // or null
 };
 
 }  // namespace mneme

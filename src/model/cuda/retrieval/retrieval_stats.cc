@@ -75,11 +75,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       s.attended_heads += heads;
       if (c < 0) continue;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
-      SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];
-      if (host_recall_) {
-        const SlotCounts& too = host_recall_->counts(c, row.seq_slot);
-        after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
-      }
+      const SlotCounts& after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];
       count_layer(row, l, after - before);
       if (by_layer() && !at(row.seq_slot, l).everything)  // selected tokens are known only now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;

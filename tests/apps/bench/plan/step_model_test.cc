@@ -216,7 +216,8 @@ Recorded recorded(const std::string& file, const json& record, const json& row) 
   if (r.method == "full") return r;
   const Recipe recipe = cli::recipe_named(r.method.substr(0, r.method.find(" by ")), kv_of(r.command));
   s.plan = compile(recipe, cli::bench_method_shape(s.config, DType::kBF16));
-  s.fused = device_form(*s.plan, r.command.find("--unfused") != std::string::npos) != DeviceForm::kUnfused;
+  // Builds up to M17 had an option for the unfused selection.
+  s.fused = r.command.find("--unfused") == std::string::npos && device_form(*s.plan) != DeviceForm::kUnfused;
   return r;
 }
 
