@@ -12,7 +12,7 @@ namespace mneme {
 enum class DeviceForm : std::uint8_t {
   kPlain,    // attends all stored tokens, or a window
   kFused,    // selects by a kernel of fused_selections()
-  kUnfused,  // selects by score, pool and top-k kernels that take any index, pool, probe and schedule
+  kUnfused,  // selects by score, pool and top-k kernels that take any index, pool and schedule
   kHost,     // host_reason(): the device multiplies, the host selects and attends
 };
 

@@ -263,11 +263,11 @@ TEST_F(CudaNormBudgetTest, NothingDependsOnWherePagesLie) {
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32,budget=norm,loss=0.3"},
                                         {"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.3"},
-                                        {"fier", "budget=norm,loss=0.3,unit_fetch=4"},
+                                        {"fier", "budget=norm,loss=0.3"},
                                         {"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=0.3"},
                                         {"oracle", "budget=norm,loss=0.3"},
                                         {"louiskv", "budget=norm,loss=0.3,tau=0.2"},
-                                        {"louiskv", "budget=norm,loss=0.3,tau=-1,max_reuse=7,unit_fetch=4"}}) {
+                                        {"louiskv", "budget=norm,loss=0.3,tau=-1,max_reuse=7"}}) {
     const auto plan = plan_for(*model, name, 192, overrides);
     const auto answers = [&](KvStore store, std::int32_t delay_us) {
       StepDelays delays(delay_us);

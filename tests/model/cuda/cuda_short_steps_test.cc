@@ -39,7 +39,6 @@ const ShortCase kCases[] = {
     {"pages_ahead_by_mass", {"freekv", "unit=page:32,gate=mass,eps=0.03"}, kHost},
     {"tokens_on_the_device", {"fier", ""}, kDevice},
     {"tokens_from_the_host", {"fier", ""}, kHost},
-    {"tokens_of_fours", {"fier", "unit_fetch=4"}, kHost},
     {"tokens_ahead", {"freekv", "unit=token,index=one_bit,tau=0.3"}, kDevice},
     {"tokens_ahead_by_mass", {"freekv", "unit=token,index=one_bit,gate=mass,eps=0.1"}, kDevice},
     {"tokens_by_sketches", {"fier", "index=sketch:12"}, kDevice},

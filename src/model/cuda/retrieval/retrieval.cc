@@ -141,11 +141,6 @@ void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const
         of_heads(pages), context);
 }
 
-void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context) {
-  if (uses(RetrievalUse::kProbesBelow) && layer + 1 < shape_.n_layers)
-    keep_probes_cuda(q, rows.seq_slots, rows.n, view_, layer, context);
-}
-
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
   if (in_pages_) return;
   write_back_cuda(rows, view_, dense_.tables(), layers_.numbers_on_device(), pages, shape_.n_layers, context);

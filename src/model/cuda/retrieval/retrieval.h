@@ -108,8 +108,6 @@ class CudaRetrieval : public RetrievalTraits {
   KeyRing local(std::int32_t layer, const std::int32_t* seq_slots) const {
     return local_ ? local_->ring(layer, seq_slots) : KeyRing{};
   }
-  // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
-  void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Once the rows' queries are stored: StepObserver::before_gates, where a plan has a gate.
   void before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,

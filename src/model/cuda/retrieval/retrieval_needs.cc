@@ -79,7 +79,6 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   // window of lists may temporarily be shorter than `recent`; the budget then selects more.
   if (plan.recipe.norm && !plan.lists) r.region.budget = std::max(r.region.budget, r.region.sink + r.region.recent);
   if (!plan.recipe.decode) return r;
-  r.units.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_selection) {
     const std::int32_t k = plan.layer_selection->n_units;
     r.region.n_select = plan.layer_selection->entropy ? EntropyCut::most(k) : k;
@@ -91,7 +90,6 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
                                                  : SlotSchedule::kEveryStep;
   r.scores.by = score_of(plan);
   r.scores.query_pool = query_pool_of(plan);
-  r.scores.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
   r.scores.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.scores.alpha = plan.alpha;
@@ -99,8 +97,6 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   if (plan.mass_gate)
     r.gate.kind = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass,
     r.gate.eps = plan.mass_gate->eps;
-  const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index);
-  r.scores.page_lse = bits != nullptr && bits->page_score == PageScore::kLogSumExp ? 1 : 0;
   r.scores.by_size = plan.by_size ? 1 : 0;
   r.scores.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
   r.gate.max_reuse = plan.max_reuse;
@@ -153,7 +149,6 @@ RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
   u.add(RetrievalUse::kKeeps, r.schedule == SlotSchedule::kKept);
   u.add(RetrievalUse::kFused, selects && r.scores.by == SlotScore::kIndex);
   u.add(RetrievalUse::kUnfused, selects && r.scores.by != SlotScore::kIndex);
-  u.add(RetrievalUse::kProbesBelow, r.scores.probes_below != 0);
   u.add(RetrievalUse::kLastAsked, r.gate.last_asked != 0);
   u.add(RetrievalUse::kMassGate, plan.mass_gate.has_value());
   u.add(RetrievalUse::kWholeAttention, r.scores.whole_attention != 0);
@@ -171,7 +166,6 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   Needs n;
   n.uses = uses_of(plan, r);
   const bool selects = n.uses.has(RetrievalUse::kSelects);
-  n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (attends_by_token(plan) || (n.uses.has(RetrievalUse::kUnfused) && has_page_entries(plan))) {
@@ -213,7 +207,7 @@ CudaRetrievalNeeds CudaRetrievalNeeds::beside(const Keys& others) const {
 bool CudaRetrievalNeeds::holds(const CudaRetrievalNeeds& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && ring_pages >= other.ring_pages && uses.hold(other.uses);
+         ring_pages >= other.ring_pages && uses.hold(other.uses);
 }
 
 void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
@@ -223,7 +217,6 @@ void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
   MNEME_CHECK(goes_with(other), "state of methods that cannot share it");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
-  fetch = std::max(fetch, other.fetch);
   uses.add(other.uses);
 }
 

@@ -19,7 +19,6 @@ enum class RetrievalUse : std::uint32_t {
   kKeeps = 1 << 2,        // selects at boundaries
   kFused = 1 << 3,        // SlotScore::kIndex
   kUnfused = 1 << 4,      // other scores
-  kProbesBelow = 1 << 5,  // SelectionPlan::Scores::probes_below
   kLastAsked = 1 << 6,    // SelectionPlan::Gate::last_asked
   kMassGate = 1 << 7,
   kWholeAttention = 1 << 8,   // SelectionPlan::Scores::whole_attention
@@ -63,7 +62,6 @@ struct CudaRetrievalNeeds {
   std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
-  std::int32_t fetch = 1;                    // SelectionPlan::Units::fetch
   RetrievalUses uses;
 
   // Requires  goes_with(other), or this one is new.

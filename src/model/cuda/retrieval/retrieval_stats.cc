@@ -33,7 +33,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   const auto units = [&](std::uint64_t n) { return static_cast<std::int64_t>(n) / p.plan.units.select_tokens; };
   s.selected_units += units(gained.selected);
   s.missing_units += units(gained.missing);
-  s.recalled_units += units(gained.missing + gained.neighbours);
+  s.recalled_units += units(gained.missing);
   s.replaced_units += units(gained.replaced);
   s.attended_tokens -= static_cast<std::int64_t>(gained.pruned);
   // Without a query to compare with, an answer starts.
