@@ -63,11 +63,9 @@ struct Selections {
   // By SelectWhen: [KV heads][max_listed] unit ids, ascending; with lists, token ids, the best unit's first. With
   // mass gates, once recall_units_cuda ran for the next step, always its selection.
   std::int32_t* ids[2] = {};
-  std::int32_t* n[2] = {};  // by SelectWhen: [KV heads]
-  void* last_q = nullptr;   // [heads][D] bf16: queries of this step, after store_qkv_cuda
-  void* asked_q = nullptr;  // queries of the last selection (SelectionPlan::Gate::last_asked); or null
-  // SelectionPlan::Scores::probes_below: [model layers][seq slots][heads][D] bf16 of this step; or null
-  void* below_q = nullptr;
+  std::int32_t* n[2] = {};        // by SelectWhen: [KV heads]
+  void* last_q = nullptr;         // [heads][D] bf16: queries of this step, after store_qkv_cuda
+  void* asked_q = nullptr;        // queries of the last selection (SelectionPlan::Gate::last_asked); or null
   float* cosine = nullptr;        // [heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;          // [KV heads], mass gates: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // null: no kept selections
@@ -84,7 +82,6 @@ struct DeviceCache {
   std::int32_t max_pages = 0;   // per sequence
   std::int32_t max_listed = 0;  // units that a step may attend
   std::int32_t select_tokens = 1;  // least SelectionPlan::Units::select_tokens
-  std::int32_t fetch = 1;          // largest SelectionPlan::Units::fetch
   bool f16 = false;
   KvCodes codes = KvCodes::kNone;
   // Device memory.
@@ -93,7 +90,6 @@ struct DeviceCache {
   Selections selection;
   SelectionPlan* plans = nullptr;  // [layers][seq slots]
   SlotCounts* counts = nullptr;    // [layers][seq slots]
-  std::int32_t delay_us = 0;       // tests: fetches start up to this much later
 
   // Bytes of a token's keys and values, of a box [hi: D | lo: D], of a unit.
   MNEME_HOST_DEVICE std::int64_t token_bytes() const { return kv_token_bytes(codes, head_dim); }

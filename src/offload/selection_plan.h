@@ -39,7 +39,6 @@ struct SelectionPlan {
     // Tokens per entry of the index: a page, or a group of 1-bit keys. (kNone with units of tokens: whole entries leave
     // the window.)
     std::int32_t entry_tokens = kKvPageTokens;
-    std::int32_t fetch = 1;  // of tokens: aligned neighbours fetched together, 1 or 4
     bool operator==(const Units&) const = default;
   };
   struct Region {
@@ -54,10 +53,8 @@ struct SelectionPlan {
     SlotScore by = SlotScore::kIndex;
     GroupPool pool = GroupPool::kMeanProb;
     SlotQueryPool query_pool = SlotQueryPool::kNone;  // unfused selection only
-    std::int32_t probes_below = 0;                    // nonzero: units are scored with the query of the layer below
     float alpha = 1;
-    std::int32_t page_lse = 0;  // nonzero: units of 1-bit keys score PageScore::kLogSumExp
-    std::int32_t by_size = 0;   // nonzero: a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
+    std::int32_t by_size = 0;  // nonzero: a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
     // Nonzero: scores are of a softmax over sinks and window too (Domain::kAttention).
     std::int32_t whole_attention = 0;
     bool operator==(const Scores&) const = default;
@@ -69,11 +66,6 @@ struct SelectionPlan {
     std::int32_t last_asked = 0;  // kKept: nonzero: the gate compares with the query of the last selection
     bool operator==(const Gate&) const = default;
   };
-  // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
-  struct Injected {
-    float turnover = -1, correction = -1;
-    bool operator==(const Injected&) const = default;
-  };
 
   SlotSchedule schedule = SlotSchedule::kNone;
   Units units;
@@ -84,7 +76,6 @@ struct SelectionPlan {
   std::int32_t pools_layer = 0, hold = 0;
   // Below 1: of what is attended, the fewest tokens with this share of a head's softmax (top_p_cuda.h).
   float top_p = 1;
-  Injected injected;
   std::uint64_t seed = 0;  // kRandom
   bool operator==(const SelectionPlan&) const = default;
 };
@@ -95,14 +86,14 @@ struct SlotCounts {
   // Selected units, and the misses among them. With pages, a KV head that is flagged in the last step of a page selects
   // twice: for that step, and for the next, whose region differs.
   std::uint64_t selected = 0, missing = 0;
-  std::uint64_t neighbours = 0;  // fetched in addition, see SelectionPlan::Units::fetch
-  std::uint64_t replaced = 0;    // selected now and not by the previous selection; counted where there are cache slots
-  std::uint64_t made = 0;        // kKept: selections, all KV heads counted as one
-  std::uint64_t pruned = 0;      // tokens that SelectionPlan::top_p left out
+  std::uint64_t replaced = 0;  // selected now and not by the previous selection; counted where there are cache slots
+  std::uint64_t made = 0;      // kKept: selections, all KV heads counted as one
+  std::uint64_t pruned = 0;    // tokens that SelectionPlan::top_p left out
 
   SlotCounts operator-(const SlotCounts& o) const {
-    return {checks - o.checks,         corrections - o.corrections, selected - o.selected, missing - o.missing,
-            neighbours - o.neighbours, replaced - o.replaced,       made - o.made,         pruned - o.pruned};
+    return {checks - o.checks,   corrections - o.corrections, selected - o.selected,
+            missing - o.missing, replaced - o.replaced,       made - o.made,
+            pruned - o.pruned};
   }
 };
 

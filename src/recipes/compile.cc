@@ -90,8 +90,6 @@ void check_layer_selection(const Recipe& r, std::vector<std::string>& reasons) {
     reasons.push_back("index=representative is made from windows of queries: use prefill=window:N");
   if (!std::holds_alternative<EveryStep>(stage.schedule))
     reasons.push_back("index=representative is scored with the current query: use schedule=every_step");
-  if (stage.probe != Probe::kCurrentQuery)
-    reasons.push_back("index=representative is scored with the current query: use probe=current");
   if (r.recent < 1)
     reasons.push_back("index=representative needs recent tokens: their attention is what it is made of");
 }
@@ -256,8 +254,6 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   }
   check_layer_selection(r, reasons);
   const DecodeStage& stage = *r.decode;
-  if (stage.unit_fetch != 1 && unit_tokens(stage.units.prompt) != 1)
-    reasons.push_back("a page comes as a whole: unit_fetch goes with unit=token or unit=cluster:N");
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");
@@ -269,7 +265,6 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
   check_summaries(r, reasons);
   check_domain(r, reasons);
-  check_scan(r, reasons);
   check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   const RegionRules rules = rules_of(r, index.get());
@@ -301,8 +296,6 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->pool = make_pool(stage.pool);
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->domain = stage.domain;
-    plan->probe = stage.probe;
-    if (const auto* scan = std::get_if<TwoLevelScan>(&stage.scan)) plan->two_level = *scan;
     if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
     plan_schedule(stage.schedule, *plan);
     if (const ClusterUnit* clusters = cluster_unit_of(stage))

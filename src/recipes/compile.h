@@ -79,9 +79,7 @@ struct Plan {
   PoolPlan pool;
   float alpha = 1.0f;
   Domain domain = Domain::kCandidates;
-  bool by_size = false;                   // units score as if they had that many tokens with their key
-  std::optional<TwoLevelScan> two_level;  // absent: all candidates are scored in full
-  Probe probe = Probe::kCurrentQuery;
+  bool by_size = false;  // units score as if they had that many tokens with their key
   Reuse reuse = Reuse::kNever;
   std::optional<CosineGate> gate;     // absent where nothing is reused, or with a mass gate
   std::optional<MassGate> mass_gate;  // Reuse::kSpeculative only

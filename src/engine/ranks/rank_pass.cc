@@ -24,7 +24,6 @@ const char* stage_refusal(const Recipe& r) {
   if (r.decode && std::holds_alternative<EntropyShare>(r.decode->cutoff))
     return "shares its budget out over the layers";
   if (r.full_heads) return "names heads of the whole model (full_heads)";
-  if (r.decode && r.decode->probe == Probe::kPreviousLayer) return "asks with the query of the layer before";
   return nullptr;
 }
 

@@ -34,11 +34,11 @@ bool scores_boxes_unfused() {
   return unfused;
 }
 
-SlotScore score_of(const Plan& plan, bool unfused) {
+SlotScore score_of(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
   if (std::holds_alternative<RandomScore>(d.score)) return SlotScore::kRandom;
   if (std::holds_alternative<RawKeys>(d.index)) return SlotScore::kKeys;
-  if (device_form(plan, unfused) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
+  if (device_form(plan) != DeviceForm::kFused || std::holds_alternative<CentroidSet>(d.index) ||
       std::holds_alternative<Sketch>(d.index))
     return SlotScore::kEntries;
   const bool by_boxes = std::holds_alternative<Box>(d.index);
@@ -56,7 +56,7 @@ SlotGate gate_of(GatePool pool) {
 
 }  // namespace
 
-SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused) {
+SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget) {
   SelectionPlan r{.region = {.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent}};
   if (plan.lists) {
     // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
@@ -79,7 +79,6 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   // window of lists may temporarily be shorter than `recent`; the budget then selects more.
   if (plan.recipe.norm && !plan.lists) r.region.budget = std::max(r.region.budget, r.region.sink + r.region.recent);
   if (!plan.recipe.decode) return r;
-  r.units.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_selection) {
     const std::int32_t k = plan.layer_selection->n_units;
     r.region.n_select = plan.layer_selection->entropy ? EntropyCut::most(k) : k;
@@ -89,9 +88,8 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   r.schedule = plan.reuse == Reuse::kSpeculative ? SlotSchedule::kSpeculative
                : plan.reuse == Reuse::kKept      ? SlotSchedule::kKept
                                                  : SlotSchedule::kEveryStep;
-  r.scores.by = score_of(plan, unfused);
+  r.scores.by = score_of(plan);
   r.scores.query_pool = query_pool_of(plan);
-  r.scores.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
   r.scores.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.scores.alpha = plan.alpha;
@@ -99,8 +97,6 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
   if (plan.mass_gate)
     r.gate.kind = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass,
     r.gate.eps = plan.mass_gate->eps;
-  const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index);
-  r.scores.page_lse = bits != nullptr && bits->page_score == PageScore::kLogSumExp ? 1 : 0;
   r.scores.by_size = plan.by_size ? 1 : 0;
   r.scores.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
   r.gate.max_reuse = plan.max_reuse;
@@ -114,10 +110,9 @@ SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t bu
 SelectionPlan CudaRetrieval::selection_plan_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
   const bool by_prompt = plan.recipe.norm && number < layers_.selecting().size();
-  SelectionPlan r = selection_plan_of(
-      plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget, options_.fit.unfused);
+  SelectionPlan r =
+      selection_plan_of(plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget);
   r.units.tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
-  r.injected.turnover = options_.turnover, r.injected.correction = options_.correction;
   return r;
 }
 
@@ -154,7 +149,6 @@ RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
   u.add(RetrievalUse::kKeeps, r.schedule == SlotSchedule::kKept);
   u.add(RetrievalUse::kFused, selects && r.scores.by == SlotScore::kIndex);
   u.add(RetrievalUse::kUnfused, selects && r.scores.by != SlotScore::kIndex);
-  u.add(RetrievalUse::kProbesBelow, r.scores.probes_below != 0);
   u.add(RetrievalUse::kLastAsked, r.gate.last_asked != 0);
   u.add(RetrievalUse::kMassGate, plan.mass_gate.has_value());
   u.add(RetrievalUse::kWholeAttention, r.scores.whole_attention != 0);
@@ -168,18 +162,17 @@ RetrievalUses uses_of(const Plan& plan, const SelectionPlan& r) {
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   MNEME_CHECK(host_reason(plan) == nullptr, "{}: no kernel has {}", plan.recipe.name, host_reason(plan));
-  const SelectionPlan r = selection_plan_of(plan, budget, fit.unfused);
+  const SelectionPlan r = selection_plan_of(plan, budget);
   Needs n;
   n.uses = uses_of(plan, r);
   const bool selects = n.uses.has(RetrievalUse::kSelects);
-  n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (attends_by_token(plan) || (n.uses.has(RetrievalUse::kUnfused) && has_page_entries(plan))) {
     n.keys.by_token = attends_by_token(plan);
     if (selects) {
       n.keys.entries = entries_of(plan), n.keys.select_tokens = r.units.select_tokens;
-      n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
+      n.keys.fused_entries = device_form(plan) == DeviceForm::kFused &&
                              !(std::holds_alternative<Box>(plan.recipe.decode->index) && scores_boxes_unfused());
     }
   }
@@ -214,7 +207,7 @@ CudaRetrievalNeeds CudaRetrievalNeeds::beside(const Keys& others) const {
 bool CudaRetrievalNeeds::holds(const CudaRetrievalNeeds& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && ring_pages >= other.ring_pages && uses.hold(other.uses);
+         ring_pages >= other.ring_pages && uses.hold(other.uses);
 }
 
 void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
@@ -224,7 +217,6 @@ void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
   MNEME_CHECK(goes_with(other), "state of methods that cannot share it");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
-  fetch = std::max(fetch, other.fetch);
   uses.add(other.uses);
 }
 

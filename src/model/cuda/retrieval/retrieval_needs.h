@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/model/cuda/retrieval/page_recall.h"
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
+
+class StepObserver;
 
 // What some plan does in a state. Every one costs memory or launches for all of them.
 enum class RetrievalUse : std::uint32_t {
@@ -18,7 +19,6 @@ enum class RetrievalUse : std::uint32_t {
   kKeeps = 1 << 2,        // selects at boundaries
   kFused = 1 << 3,        // SlotScore::kIndex
   kUnfused = 1 << 4,      // other scores
-  kProbesBelow = 1 << 5,  // SelectionPlan::Scores::probes_below
   kLastAsked = 1 << 6,    // SelectionPlan::Gate::last_asked
   kMassGate = 1 << 7,
   kWholeAttention = 1 << 8,   // SelectionPlan::Scores::whole_attention
@@ -62,7 +62,6 @@ struct CudaRetrievalNeeds {
   std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
-  std::int32_t fetch = 1;                    // SelectionPlan::Units::fetch
   RetrievalUses uses;
 
   // Requires  goes_with(other), or this one is new.
@@ -78,21 +77,17 @@ struct CudaRetrievalNeeds {
 
 // How plans are fitted to the device.
 struct CudaFit {
-  float spare = 0;       // cache slots beyond one selection, as a share of it
-  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
+  float spare = 0;  // cache slots beyond one selection, as a share of it
 };
 
 struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
-  std::int32_t more_slots = 0;   // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;  // else in mapped host memory
-  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
-  float turnover = -1, correction = -1;
-  RecallForm recall_form;
-  std::int32_t delay_us = 0;        // DeviceCache::delay_us
-  const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
+  std::int32_t more_slots = 0;       // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;      // else in mapped host memory
+  const RopeTable* rope = nullptr;   // the model's, for methods that rotate keys themselves
+  StepObserver* observer = nullptr;  // or null
 };
 
 }  // namespace mneme

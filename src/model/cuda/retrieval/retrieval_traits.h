@@ -49,18 +49,13 @@ class RetrievalTraits {
   // Whether hits are attended while recall() fetches the misses: attention with SlotRows::tickets is launched right
   // after it. Where most heads attend the speculative selection it costs more than it gains (freekv at 128K: 5.21 ms a
   // step in place of 5.14 without corrections, equal with 20 %).
-  bool merges() const {
-    return options_.recall_form.merged && selects() && !speculative() && !two_parts() && !prunes() && caches_pages();
-  }
+  bool merges() const { return selects() && !speculative() && !two_parts() && !prunes() && caches_pages(); }
   // Whether the lists of the step before are attended while select() runs for this step, and then again those of flagged
   // heads, which recall() has written (CacheSlots::relisted). With a gate by mass, where all heads select before one is
   // flagged: `mneme` at 128K takes 5.8 ms a step in place of 6.1 without corrections (H200), as long as before with 20 %.
   // With a gate by cosines, whose selection few layers wait for, nothing is gained: 4.88 and 5.74 ms in place of 4.86
   // and 5.69.
   bool attends_early() const { return uses(RetrievalUse::kMassGate) && !two_parts() && !prunes() && caches_pages(); }
-  // Recall by the host (CudaRetrievalOptions::recall_form), in place of recall() for this step: it waits for the stream,
-  // so the step cannot be part of a graph.
-  bool recalls_by_host() const { return options_.recall_form.by_host != nullptr; }
 
   // CudaRetrievalNeeds::Keys::fused_entries of each kind; pages by boxes as long as one thread block ranks them.
   bool scans_sketches() const;
