@@ -17,9 +17,7 @@ inline KvShape kv_shape_of(const ModelConfig& c, DType kv_dtype) {
 
 // Models whose layers all have a window keep everything: their sequences are cut and forked anywhere.
 inline KvWindows kv_windows_of(const ModelConfig& c) {
-  KvWindows windows{.tokens = count32(c.sliding_window)};
-  for (std::size_t l = 0; l < c.windowed.size() && l < 64; ++l)
-    if (c.windowed[l]) windows.layers |= std::uint64_t{1} << l;
+  KvWindows windows{.tokens = count32(c.sliding_window), .layers = c.windowed};
   return windows.n_layers() == 0 ? KvWindows{} : windows;
 }
 
