@@ -28,9 +28,11 @@ struct GoldenCase {
 };
 
 inline const std::vector<std::string>& golden_names() {
-  static const std::vector<std::string> names = {"llama-f32",  "llama-llama3",   "llama-linear", "llama-dynamic",
-                                                 "mistral",    "mistral-window", "qwen2",        "qwen3",
-                                                 "qwen3-yarn", "mistral3",       "qwen3moe",     "gpt-oss"};
+  static const std::vector<std::string> names = {
+      "llama-f32", "llama-llama3", "llama-linear", "llama-dynamic", "mistral",  "mistral-window",
+      "qwen2",     "qwen3",        "qwen3-yarn",   "mistral3",      "qwen3moe", "gpt-oss",
+
+  };
   return names;
 }
 
