@@ -71,6 +71,13 @@ constexpr Family kFamilies[] = {
      .full_period = 2,
      .qkv_bias = true,
      .gguf_ffn_norm = "post_attention_norm"},
+    {.architecture = kGranite,
+     .name = "granite",
+     .gguf = "granite",
+     .hf_type = "granite",
+     .gguf_pairs = kNeighbours,
+     .context = 2048,
+     .multipliers = true},
 };
 
 constexpr Multiplier kMultipliers[] = {

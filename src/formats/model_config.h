@@ -21,6 +21,7 @@ enum class Architecture : std::uint8_t {
   kMistral3,
   kQwen3Moe,
   kGptOss,
+  kGranite,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
