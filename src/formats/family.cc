@@ -78,6 +78,23 @@ constexpr Family kFamilies[] = {
      .gguf_pairs = kNeighbours,
      .context = 2048,
      .multipliers = true},
+    {.architecture = kQwen3Vl,
+     .name = "qwen3vl",
+     .gguf = "qwen3vl",
+     .hf_type = "qwen3_vl_text",
+     .hf_outer = "qwen3_vl",
+     .context = 128000,
+     .head_dim = 128,
+     .theta = 5e5,
+     .qk_norm = true},
+    {.architecture = kQwen25Vl,
+     .name = "qwen2vl",
+     .gguf = "qwen2vl",
+     .hf_type = "qwen2_5_vl_text",
+     .hf_outer = "qwen2_5_vl",
+     .theta = 1e6,
+     .window = WindowRule::kIfUsed,
+     .qkv_bias = true},
 };
 
 constexpr Multiplier kMultipliers[] = {

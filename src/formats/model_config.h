@@ -22,6 +22,8 @@ enum class Architecture : std::uint8_t {
   kQwen3Moe,
   kGptOss,
   kGranite,
+  kQwen3Vl,
+  kQwen25Vl,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
