@@ -24,6 +24,9 @@ enum class Architecture : std::uint8_t {
   kGranite,
   kQwen3Vl,
   kQwen25Vl,
+  kSmolLm3,
+  kSeedOss,
+  kErnie45,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
