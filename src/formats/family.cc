@@ -15,6 +15,9 @@ using enum Architecture;
 
 constexpr auto kNeighbours = RopePairs::kNeighbours;
 
+constexpr HfNorms kOlmoNorms = {
+    .attn = "", .attn_behind = "post_attention_layernorm", .ffn = "", .ffn_behind = "post_feedforward_layernorm"};
+
 constexpr Family kFamilies[] = {
     {.architecture = kLlama,
      .name = "llama",
@@ -112,6 +115,28 @@ constexpr Family kFamilies[] = {
      .qkv_bias = true,
      .bias_key = true,
      .gguf_ffn_norm = "post_attention_norm"},
+    {.architecture = kOlmo2,
+     .name = "olmo2",
+     .gguf = "olmo2",
+     .hf_type = "olmo2",
+     .context = 2048,
+     .full_period = 4,
+     .plain_windows = true,
+     .qk_norm = true,
+     .qk_norm_all = true,
+     .norms = kOlmoNorms},
+    {.architecture = kOlmo3,
+     .name = "olmo3",
+     .gguf = "olmo2",
+     .hf_type = "olmo3",
+     .context = 2048,
+     .theta = 5e5,
+     .window = WindowRule::kByLayer,
+     .full_period = 4,
+     .plain_windows = true,
+     .qk_norm = true,
+     .qk_norm_all = true,
+     .norms = kOlmoNorms},
     {.architecture = kErnie45,
      .name = "ernie4_5",
      .gguf = "ernie4_5",

@@ -26,6 +26,8 @@ enum class Architecture : std::uint8_t {
   kQwen25Vl,
   kSmolLm3,
   kSeedOss,
+  kOlmo2,
+  kOlmo3,
   kErnie45,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
