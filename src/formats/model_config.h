@@ -28,6 +28,7 @@ enum class Architecture : std::uint8_t {
   kSeedOss,
   kOlmo2,
   kOlmo3,
+  kPhi3,
   kErnie45,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
