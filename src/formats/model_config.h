@@ -29,6 +29,7 @@ enum class Architecture : std::uint8_t {
   kOlmo2,
   kOlmo3,
   kPhi3,
+  kGlm4,
   kErnie45,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
