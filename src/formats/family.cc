@@ -167,6 +167,15 @@ constexpr Family kFamilies[] = {
      .context = 131072,
      .head_dim = 128,
      .theta = 5e5},
+    {.architecture = kHunyuanDense,
+     .name = "hunyuan-dense",
+     .gguf = "hunyuan-dense",
+     .hf_type = "hunyuan_v1_dense",
+     .context = 2048,
+     .qk_norm = true,
+     .qk_norm_behind = true,
+     .hf_q_norm = "query_layernorm",
+     .hf_k_norm = "key_layernorm"},
 };
 
 constexpr Multiplier kMultipliers[] = {

@@ -31,6 +31,7 @@ enum class Architecture : std::uint8_t {
   kPhi3,
   kGlm4,
   kErnie45,
+  kHunyuanDense,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
