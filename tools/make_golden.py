@@ -2,7 +2,8 @@
 """Writes tests/golden/data: tiny random models of every architecture, and the logits that transformers computes for them.
 
     pip install torch==2.6.0 transformers==4.52.4 safetensors==0.5.3 numpy    # the cases up to qwen3-yarn
-    pip install transformers==5.23.0 torch safetensors numpy                  # the others
+    pip install transformers==5.23.0 torch safetensors numpy                  # the cases up to gpt-oss
+    pip install transformers==5.24.0 torch safetensors numpy                  # the others
     tools/make_golden.py NAME...
 
 Each case is a Hugging Face folder plus golden.json (tokens, which rows are stored, error levels) and raw little-endian f32 logits
@@ -75,15 +76,17 @@ def float32_means_float64():
         torch.set_default_dtype(default)
 
 
-def case(arch, dtype, *, n_tokens, drop, context=0, mxfp4=False, **config):
+def case(arch, dtype, *, n_tokens, drop, context=0, mxfp4=False, vision=None, **config):
     """drop: name -> change of the config, or function on the state dict, that takes one option away.
-    mxfp4: experts have values that MXFP4 holds, and are stored as such."""
+    mxfp4: experts have values that MXFP4 holds, and are stored as such.
+    vision: vision_config of a model that reads pictures; `config` is that of its text."""
     base = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=256,
                 rms_norm_eps=0.05, tie_word_embeddings=False)
     if "rope_parameters" not in config:
         base["rope_theta"] = 100.0
     drop = {"theta": {"rope_theta": 150.0}, "eps": {"rms_norm_eps": 1e-6}, **drop}
-    return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, mxfp4=mxfp4, config={**base, **config})
+    return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, mxfp4=mxfp4, vision=vision,
+                config={**base, **config})
 
 
 def without(suffix, value):
@@ -103,6 +106,28 @@ MISTRAL3_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "origi
 GPT_OSS_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 4.0,
                 "beta_slow": 1.0, "truncate": False}
 NO_SCALING = {"scaling": {"rope_scaling": None}}
+THETA = {"theta": {"rope_parameters": {**PLAIN_ROPE, "rope_theta": 150.0}}}
+BIASES = {"q bias": without("q_proj.bias", 0), "k bias": without("k_proj.bias", 0), "v bias": without("v_proj.bias", 0)}
+OLMO3_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
+              "beta_slow": 1.0, "attention_factor": 1.6}
+
+
+def olmo3_rope(full, window=PLAIN_ROPE):
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": window}}
+
+
+def longrope(pairs, original, **changes):
+    return {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": original,
+            "short_factor": [1 + 0.5 * i / pairs for i in range(pairs)], "long_factor": [1 + 8.0 * i / pairs for i in range(pairs)],
+            **changes}
+
+
+QWEN2_VL_ROPE = {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}
+PARTIAL_ROPE = {**PLAIN_ROPE, "partial_rotary_factor": 0.5}
+HUNYUAN_ROPE = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 20.0}
+QWEN3_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1,
+                    deepstack_visual_indexes=[0], num_position_embeddings=4)
+QWEN2_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1)
 CASES = {
     "llama-f32": case("Llama", "float32", n_tokens=72, drop={},
                       num_attention_heads=2, num_key_value_heads=2, head_dim=16),
@@ -160,19 +185,87 @@ CASES = {
                     num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=16, num_local_experts=4,
                     num_experts_per_tok=2, intermediate_size=32, sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2,
                     rope_parameters=GPT_OSS_ROPE, mxfp4=True),
+    "granite": case("Granite", "bfloat16", n_tokens=72, tie_word_embeddings=True,
+                    drop={**THETA, "embedding multiplier": {"embedding_multiplier": 1.0},
+                          "attention multiplier": {"attention_multiplier": 8 ** -0.5},
+                          "residual multiplier": {"residual_multiplier": 1.0}, "divisor of logits": {"logits_scaling": 1.0}},
+                    num_attention_heads=4, num_key_value_heads=2, embedding_multiplier=0.6, attention_multiplier=0.8,
+                    residual_multiplier=0.6, logits_scaling=1.5, rope_parameters=PLAIN_ROPE),
+    "qwen3-vl": case("Qwen3VL", "bfloat16", n_tokens=72, vision=QWEN3_VISION,
+                     drop={**THETA, "q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1)},
+                     num_attention_heads=8, num_key_value_heads=2, head_dim=8,
+                     rope_parameters={**PLAIN_ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
+    "qwen2-5-vl": case("Qwen2_5_VL", "bfloat16", n_tokens=72, vision=QWEN2_VISION,
+                       drop={"theta": rope(QWEN2_VL_ROPE, rope_theta=150.0), **BIASES},
+                       num_attention_heads=4, num_key_value_heads=2,
+                       rope_parameters=QWEN2_VL_ROPE),
+    "smollm3": case("SmolLM3", "float32", n_tokens=72, tie_word_embeddings=True,
+                    drop={**THETA, "layer without RoPE": {"no_rope_layers": [1, 1, 1, 1]},
+                          "that layer": {"no_rope_layers": [1, 1, 0, 1]}},
+                    num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1, pad_token_id=0, rope_parameters=PLAIN_ROPE),
+    "seed-oss": case("SeedOss", "bfloat16", n_tokens=72, drop={**THETA, **BIASES},
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=16, rope_parameters=PLAIN_ROPE),
+    "olmo2": case("Olmo2", "bfloat16", n_tokens=72,
+                  drop={**THETA, "q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1),
+                        "norm behind attention": without("post_attention_layernorm.weight", 1),
+                        "norm behind the MLP": without("post_feedforward_layernorm.weight", 1)},
+                  num_attention_heads=4, num_key_value_heads=2, rope_parameters=PLAIN_ROPE),
+    "olmo3": case("Olmo3", "bfloat16", n_tokens=100,
+                  drop={"theta": olmo3_rope({**OLMO3_ROPE, "rope_theta": 150.0}, {**PLAIN_ROPE, "rope_theta": 150.0}),
+                        "scaling": olmo3_rope(PLAIN_ROPE), "scaling of full layers alone": olmo3_rope(OLMO3_ROPE, OLMO3_ROPE),
+                        "scale of cos and sin": olmo3_rope({**OLMO3_ROPE, "attention_factor": 1.0}),
+                        "window + 1": {"sliding_window": 17},
+                        "fourth layer full": {"layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]},
+                        "q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1)},
+                  num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, sliding_window=16, max_position_embeddings=128,
+                  **olmo3_rope(OLMO3_ROPE)),
+    # The long factors: the model is loaded with more than 32 tokens. 12 of 16 values rotate.
+    "phi3": case("Phi3", "bfloat16", n_tokens=100,
+                 drop={"theta": rope(longrope(6, 32, partial_rotary_factor=0.75), rope_theta=150.0),
+                       "factors": rope(longrope(6, 32, partial_rotary_factor=0.75), long_factor=[1.0] * 6),
+                       "scale of cos and sin": {"max_position_embeddings": 32},
+                       "unrotated values": rope(longrope(8, 32))},
+                 num_attention_heads=2, num_key_value_heads=1, original_max_position_embeddings=32, pad_token_id=0,
+                 rope_parameters=longrope(6, 32, partial_rotary_factor=0.75)),
+    # The short ones: a context of 100 tokens. All values rotate.
+    "phi3-short": case("Phi3", "bfloat16", n_tokens=100, context=100,
+                       drop={"theta": rope(longrope(8, 128), rope_theta=150.0),
+                             "factors": rope(longrope(8, 128), short_factor=[1.0] * 8)},
+                       num_attention_heads=2, num_key_value_heads=2, original_max_position_embeddings=128, pad_token_id=0,
+                       rope_parameters=longrope(8, 128)),
+    "glm4": case("Glm4", "bfloat16", n_tokens=72,
+                 drop={"theta": rope(PARTIAL_ROPE, rope_theta=150.0), "unrotated half": rope(PARTIAL_ROPE, partial_rotary_factor=1.0),
+                       **BIASES, "norm behind attention": without("post_self_attn_layernorm.weight", 1),
+                       "norm behind the MLP": without("post_mlp_layernorm.weight", 1)},
+                 num_attention_heads=6, num_key_value_heads=2, head_dim=16, attention_bias=True, pad_token_id=0,
+                 rope_parameters=PARTIAL_ROPE),
+    "ernie4-5": case("Ernie4_5", "bfloat16", n_tokens=72, tie_word_embeddings=True, drop=THETA,
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=16, rope_parameters=PLAIN_ROPE),
+    "hunyuan-dense": case("HunYuanDenseV1", "bfloat16", n_tokens=72, tie_word_embeddings=True,
+                          drop={"theta": rope(HUNYUAN_ROPE, rope_theta=150.0), "alpha": rope(HUNYUAN_ROPE, alpha=1.0),
+                                "q norm": without("query_layernorm.weight", 1), "k norm": without("key_layernorm.weight", 1)},
+                          num_attention_heads=6, num_key_value_heads=2, head_dim=16, rope_parameters=HUNYUAN_ROPE),
 }
 
 
 def make_config(c, **changes):
-    config = getattr(transformers, c["arch"] + "Config")(**{**c["config"], **changes})
-    config._attn_implementation = "golden"
-    config._experts_implementation = "eager"
+    fields = {**c["config"], **changes}
+    if c["vision"]:
+        fields = dict(text_config=fields, vision_config=c["vision"], tie_word_embeddings=fields["tie_word_embeddings"])
+    config = getattr(transformers, c["arch"] + "Config")(**fields)
+    for part in [config, config.text_config] if c["vision"] else [config]:
+        part._attn_implementation = "golden"
+        part._experts_implementation = "eager"
     return config
+
+
+def model_class(c):
+    return getattr(transformers, c["arch"] + ("ForConditionalGeneration" if c["vision"] else "ForCausalLM"))
 
 
 def random_state(c, seed):
     """Queries and keys large enough that attention is far from uniform, logits with a spread of about 2, norms around 1."""
-    shapes = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c)).state_dict()
+    shapes = model_class(c)(make_config(c)).state_dict()
     g = torch.Generator().manual_seed(seed)
     state = {}
     for name, like in shapes.items():
@@ -183,10 +276,10 @@ def random_state(c, seed):
             w = 1 + 0.3 * w
         elif name.endswith(".bias"):
             w = 0.5 * w
-        elif name.startswith("model.embed_tokens"):
+        elif "embed_tokens" in name:
             w = 0.4 * w
         else:
-            gain = 1.25 if "q_proj" in name or "k_proj" in name else 2.0 if "lm_head" in name else 1.0
+            gain = 1.25 if "q_proj" in name or "k_proj" in name or "qkv_proj" in name else 2.0 if "lm_head" in name else 1.0
             gain = 3.0 if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else gain
             stacked = ".mlp.experts." in name and c["arch"] == "GptOss"  # [E, in, out]
             gain = 4.0 if name.endswith("gate_up_proj") and stacked else gain  # gates exceed the limit of 7
@@ -218,18 +311,20 @@ def mxfp4_values(codes, scales):
 
 def permuted(state, seed):
     """The same function with the hidden dimension in another order."""
-    hidden = state["model.norm.weight"].shape[0]
+    hidden = state["model.norm.weight" if "model.norm.weight" in state else "model.language_model.norm.weight"].shape[0]
     p = torch.randperm(hidden, generator=torch.Generator().manual_seed(seed))
     transposed = any(name.endswith("experts.down_proj_bias") for name in state)  # gpt-oss: stacks are [E, in, out]
     out = {}
     for name, w in state.items():
         if name.endswith(("gate_up_proj_bias", "sinks", "router.bias")):
             pass  # nothing of the hidden dimension
+        elif ".visual." in name or name.endswith(("query_layernorm.weight", "key_layernorm.weight")):
+            pass  # neither
         elif transposed and name.endswith("experts.gate_up_proj"):
             w = w[..., p, :]
         elif transposed and name.endswith(("experts.down_proj", "experts.down_proj_bias")):
             w = w[..., p]
-        elif name.endswith("layernorm.weight") or name == "model.norm.weight" or "o_proj" in name or "down_proj" in name:
+        elif name.endswith(("layernorm.weight", "model.norm.weight")) or "o_proj" in name or "down_proj" in name:
             w = w[..., p, :] if w.ndim > 1 else w[p]
         elif w.ndim >= 2:
             w = w[..., p]
@@ -241,10 +336,10 @@ def permuted(state, seed):
 def logits(c, state, tokens, dtype, kv=None, changes=None, rounded=False):
     global kv_rounding
     with float32_means_float64() if dtype == torch.float64 else contextlib.nullcontext():
-        model = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c, **(changes or {}))).to(dtype).eval()
+        model = model_class(c)(make_config(c, **(changes or {}))).to(dtype).eval()
         state = {k: v.to(dtype) for k, v in state.items()}
         if c["config"]["tie_word_embeddings"]:
-            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+            state["lm_head.weight"] = next(w for k, w in state.items() if "embed_tokens" in k)
         model.load_state_dict(state)
         if rounded:
             round_experts_inputs(model)
@@ -402,9 +497,13 @@ def write_case(name, c, seed):
         assert effect > 5 * tolerance, f"{name}: without {option} logits move by {effect}, tolerance is {tolerance}"
 
     config = make_config(c).to_dict()
-    keep = {k: v for k, v in config.items() if k in {*c["config"], "model_type", "hidden_act", "attention_bias", "mlp_bias",
-                                                     "use_sliding_window"}}
-    keep |= {"architectures": [c["arch"] + "ForCausalLM"], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
+    text = config["text_config"] if c["vision"] else config
+    keep = {k: v for k, v in text.items() if k in {*c["config"], "model_type", "hidden_act", "attention_bias", "mlp_bias",
+                                                   "use_sliding_window"}}
+    if c["vision"]:
+        keep = {"model_type": config["model_type"], "text_config": keep, "vision_config": c["vision"],
+                "tie_word_embeddings": config["tie_word_embeddings"]}
+    keep |= {"architectures": [model_class(c).__name__], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
     if "num_experts" in c["config"]:
         keep["num_experts"] = c["config"]["num_experts"]  # as published folders have it; transformers 5 writes another name
     if c["mxfp4"]:

@@ -7,45 +7,45 @@
 
 #include "src/base/error.h"
 #include "src/formats/config_check.h"
+#include "src/formats/family.h"
 
 namespace mneme {
 namespace {
 
 struct Row {
   const char* name;
-  Architecture architecture;
+  const char* family;
   std::int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab, context;
   double theta, eps;
-  bool tied, bias, qk_norm;
+  bool tied;
   double llama3_factor;  // of RoPE's scaling; 0: none
 };
 
 // clang-format off
-constexpr Architecture L = Architecture::kLlama, M = Architecture::kMistral, Q2 = Architecture::kQwen2, Q3 = Architecture::kQwen3,
-                       QM = Architecture::kQwen3Moe, GO = Architecture::kGptOss;
+constexpr const char *L = "llama", *M = "mistral", *Q2 = "qwen2", *Q3 = "qwen3", *QM = "qwen3_moe", *GO = "gpt_oss";
 constexpr Row kRows[] = {
-    //                       layers hidden   ffn heads kv  D   vocab context     theta    eps   tied bias norm scaling
-    {"tiny-16l",       L,      16,   256,   768,   8,  2,  32,   4096, 131072,  500000, 1e-5,  true, false, false, 0},
-    {"qwen2.5-0.5b",   Q2,     24,   896,  4864,  14,  2,  64, 151936,  32768, 1000000, 1e-6,  true,  true, false, 0},
-    {"qwen3-0.6b",     Q3,     28,  1024,  3072,  16,  8, 128, 151936,  40960, 1000000, 1e-6,  true, false,  true, 0},
-    {"llama-3.2-1b",   L,      16,  2048,  8192,  32,  8,  64, 128256, 131072,  500000, 1e-5,  true, false, false, 32},
-    {"qwen2.5-1.5b",   Q2,     28,  1536,  8960,  12,  2, 128, 151936, 131072, 1000000, 1e-6,  true,  true, false, 0},
-    {"llama-3.2-3b",   L,      28,  3072,  8192,  24,  8, 128, 128256, 131072,  500000, 1e-5,  true, false, false, 32},
-    {"llama-2-7b",     L,      32,  4096, 11008,  32, 32, 128,  32000,   4096,   10000, 1e-5, false, false, false, 0},
-    {"mistral-7b-v0.3",M,      32,  4096, 14336,  32,  8, 128,  32768,  32768, 1000000, 1e-5, false, false, false, 0},
-    {"qwen2.5-7b",     Q2,     28,  3584, 18944,  28,  4, 128, 152064, 131072, 1000000, 1e-6, false,  true, false, 0},
-    {"llama-3.1-8b",   L,      32,  4096, 14336,  32,  8, 128, 128256, 131072,  500000, 1e-5, false, false, false, 8},
-    {"llama-3.1-70b",  L,      80,  8192, 28672,  64,  8, 128, 128256, 131072,  500000, 1e-5, false, false, false, 8},
-    {"qwen3-8b",       Q3,     36,  4096, 12288,  32,  8, 128, 151936,  40960, 1000000, 1e-6, false, false,  true, 0},
-    {"qwen3-30b-a3b",  QM,     48,  2048,  6144,  32,  4, 128, 151936, 262144,10000000, 1e-6, false, false,  true, 0},
-    {"gpt-oss-20b",    GO,     24,  2880,  2880,  64,  8,  64, 201088, 131072,  150000, 1e-5, false,  true, false, 0},
+    //                       layers hidden   ffn heads kv  D   vocab context     theta    eps   tied scaling
+    {"tiny-16l",       L,      16,   256,   768,   8,  2,  32,   4096, 131072,  500000, 1e-5,  true, 0},
+    {"qwen2.5-0.5b",   Q2,     24,   896,  4864,  14,  2,  64, 151936,  32768, 1000000, 1e-6,  true, 0},
+    {"qwen3-0.6b",     Q3,     28,  1024,  3072,  16,  8, 128, 151936,  40960, 1000000, 1e-6,  true, 0},
+    {"llama-3.2-1b",   L,      16,  2048,  8192,  32,  8,  64, 128256, 131072,  500000, 1e-5,  true, 32},
+    {"qwen2.5-1.5b",   Q2,     28,  1536,  8960,  12,  2, 128, 151936, 131072, 1000000, 1e-6,  true, 0},
+    {"llama-3.2-3b",   L,      28,  3072,  8192,  24,  8, 128, 128256, 131072,  500000, 1e-5,  true, 32},
+    {"llama-2-7b",     L,      32,  4096, 11008,  32, 32, 128,  32000,   4096,   10000, 1e-5, false, 0},
+    {"mistral-7b-v0.3",M,      32,  4096, 14336,  32,  8, 128,  32768,  32768, 1000000, 1e-5, false, 0},
+    {"qwen2.5-7b",     Q2,     28,  3584, 18944,  28,  4, 128, 152064, 131072, 1000000, 1e-6, false, 0},
+    {"llama-3.1-8b",   L,      32,  4096, 14336,  32,  8, 128, 128256, 131072,  500000, 1e-5, false, 8},
+    {"llama-3.1-70b",  L,      80,  8192, 28672,  64,  8, 128, 128256, 131072,  500000, 1e-5, false, 8},
+    {"qwen3-8b",       Q3,     36,  4096, 12288,  32,  8, 128, 151936,  40960, 1000000, 1e-6, false, 0},
+    {"qwen3-30b-a3b",  QM,     48,  2048,  6144,  32,  4, 128, 151936, 262144,10000000, 1e-6, false, 0},
+    {"gpt-oss-20b",    GO,     24,  2880,  2880,  64,  8,  64, 201088, 131072,  150000, 1e-5, false, 0},
 };
 // clang-format on
 
 void add_gpt_oss(ModelConfig& c) {
   c.experts = {.n = 32, .n_used = 4, .ffn = c.ffn, .normalise = true, .biases = true, .limit = kGptOssLimit};
   c.sliding_window = 128;
-  c.windowed = alternating_windows(c.n_layers);
+  c.windowed = windows_by_layer(c.architecture, c.n_layers);
   c.rope.scaling = RopeScaling::kYarn;
   c.rope.factor = 32.0;
   c.rope.original_context = 4096;
@@ -54,7 +54,8 @@ void add_gpt_oss(ModelConfig& c) {
 
 ModelConfig config_of(const Row& r) {
   ModelConfig c;
-  c.architecture = r.architecture;
+  c.architecture = family_of_hf(r.family)->architecture;
+  set_family_fields(c);
   c.name = r.name;
   c.n_layers = r.layers;
   c.hidden = r.hidden;
@@ -66,16 +67,14 @@ ModelConfig config_of(const Row& r) {
   c.max_context = r.context;
   c.rms_eps = r.eps;
   c.tied_embeddings = r.tied;
-  c.qkv_bias = r.bias;
-  c.qk_norm = r.qk_norm;
   c.rope.theta = r.theta;
   if (r.llama3_factor > 0) {
     c.rope.scaling = RopeScaling::kLlama3;
     c.rope.factor = r.llama3_factor;
     c.rope.original_context = 8192;
   }
-  if (r.architecture == Architecture::kQwen3Moe) c.experts = {.n = 128, .n_used = 8, .ffn = 768};
-  if (r.architecture == Architecture::kGptOss) add_gpt_oss(c);
+  if (r.family == QM) c.experts = {.n = 128, .n_used = 8, .ffn = 768};
+  if (r.family == GO) add_gpt_oss(c);
   return c;
 }
 

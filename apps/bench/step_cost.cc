@@ -96,8 +96,8 @@ std::int64_t parameter_count(const ModelConfig& c) {
                    (2 * c.n_layers + 1) * c.hidden;
   if (c.qkv_bias) n += c.n_layers * (q + 2 * kv);
   if (c.qk_norm) n += c.n_layers * 2 * c.head_dim;
-  if (c.has_o_bias()) n += c.n_layers * c.hidden;
-  if (c.has_sinks()) n += c.n_layers * c.n_heads;
+  if (c.o_bias) n += c.n_layers * c.hidden;
+  if (c.sinks) n += c.n_layers * c.n_heads;
   if (c.experts.biases) n += c.n_layers * c.experts.n * (1 + 2 * c.experts.ffn + c.hidden);
   return n;
 }

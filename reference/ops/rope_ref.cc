@@ -14,7 +14,7 @@ void rope_ref(const TensorView& x, std::span<const std::int32_t> positions, cons
       float* v = x.row_as<float>(i) + head * 2 * half;
       for (std::int64_t p = 0; p < half; ++p) {
         const double angle = position * table.inv_freq[p];
-        const double c = std::cos(angle) * table.scale, s = std::sin(angle) * table.scale;
+        const double c = std::cos(angle) * table.scale_of(p), s = std::sin(angle) * table.scale_of(p);
         float& first = v[table.pairs == RopePairs::kHalves ? p : 2 * p];
         float& second = v[table.pairs == RopePairs::kHalves ? p + half : 2 * p + 1];
         const double a = first, b = second;

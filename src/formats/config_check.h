@@ -12,8 +12,10 @@ namespace mneme {
 //         The message names the field.
 void check_config(const ModelConfig& config, std::string_view file);
 
-// gpt-oss, where a file does not say: windows in layers 0, 2, ...; where an expert's gate is cut off.
-std::vector<bool> alternating_windows(std::int64_t n_layers);
+// Where a file does not say: which layers have a window (empty: no rule), and which have no RoPE (empty: all have it).
+std::vector<bool> windows_by_layer(Architecture architecture, std::int64_t n_layers);
+std::vector<bool> unrotated_by_layer(Architecture architecture, std::int64_t n_layers);
+// gpt-oss, where a file does not say: where an expert's gate is cut off.
 inline constexpr double kGptOssLimit = 7.0;
 // Where a GGUF file does not say: RopeConfig::truncate, which follows from the model's own code.
 bool truncates_yarn(Architecture architecture);

@@ -3,31 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/base/underlying.h"
 #include "src/formats/config_check.h"
+#include "src/formats/family.h"
 
 namespace mneme {
 
 std::string_view architecture_name(Architecture a) {
-  switch (a) {
-    case Architecture::kLlama:
-      return "llama";
-    case Architecture::kMistral:
-      return "mistral";
-    case Architecture::kQwen2:
-      return "qwen2";
-    case Architecture::kQwen3:
-      return "qwen3";
-    case Architecture::kMistral3:
-      return "mistral3";
-    case Architecture::kQwen3Moe:
-      return "qwen3moe";
-    case Architecture::kGptOss:
-      return "gpt-oss";
-  }
-  MNEME_CHECK(false, "architecture {} does not exist", underlying(a));
+  return family_of(a).name;
 }
 
 namespace {
@@ -45,16 +28,34 @@ void check_number(std::string_view file, std::string_view what, double found, do
     fail(ErrorKind::kFormat, "{}: {}: expected {} to {}, found {}", file, what, least, most, found);
 }
 
+void check_longrope(const RopeConfig& r, const ModelConfig& c, std::string_view file) {
+  check_size(file, "RoPE scaling's original context", r.original_context, 1, kMaxTokens);
+  check_number(file, "RoPE attention factor", r.attention_factor, 0.0, 1e3);
+  const std::int64_t pairs = (r.rotary_dim == 0 ? c.head_dim : r.rotary_dim) / 2;
+  for (const std::vector<float>* factors : {&r.short_factors, &r.long_factors}) {
+    if (std::ssize(*factors) != pairs)
+      fail(ErrorKind::kFormat, "{}: factors of longrope: expected {} (half of the values that rotate), found {}", file,
+           pairs, factors->size());
+    for (const float f : *factors) check_number(file, "factor of longrope", f, 1e-6, 1e6);
+  }
+}
+
 void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file) {
   check_number(file, "RoPE base (theta)", r.theta, 1.0, 1e12);
   if (!r.freq_factors.empty() && std::ssize(r.freq_factors) != c.head_dim / 2)
     fail(ErrorKind::kFormat, "{}: RoPE frequency factors: expected {} (half of head_dim), found {}", file,
          c.head_dim / 2, r.freq_factors.size());
   for (float f : r.freq_factors) check_number(file, "RoPE frequency factor", f, 1e-6, 1e6);
+  if (r.rotary_dim != 0) check_size(file, "values of a head under RoPE", r.rotary_dim, 2, c.head_dim);
+  if (r.rotary_dim % 2 != 0)
+    fail(ErrorKind::kFormat, "{}: values of a head under RoPE: expected an even number, found {}", file, r.rotary_dim);
   if (r.scaling == RopeScaling::kNone) return;
+  if (r.scaling == RopeScaling::kLongRope) return check_longrope(r, c, file);
   check_number(file, "RoPE scaling factor", r.factor, 1e-3, 1e6);
   if (r.scaling == RopeScaling::kLinear) return;
   check_size(file, "RoPE scaling's original context", r.original_context, 1, kMaxTokens);
+  if (r.scaling == RopeScaling::kDynamic && r.rotary_dim != 0)
+    check_size(file, "values of a head under dynamic RoPE", r.rotary_dim, 4, c.head_dim);
   if (r.scaling == RopeScaling::kLlama3) {
     check_number(file, "RoPE low_freq_factor", r.low_freq_factor, 1e-6, 1e6);
     check_number(file, "RoPE high_freq_factor", r.high_freq_factor, 1e-6, 1e6);
@@ -73,25 +74,35 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
 }
 
 void check_experts(const ExpertConfig& e, Architecture architecture, std::string_view file) {
-  const bool gpt_oss = architecture == Architecture::kGptOss;
-  if (e.n == 0 && !gpt_oss && architecture != Architecture::kQwen3Moe) return;
+  const ExpertNames names = family_of(architecture).experts;
+  if (e.n == 0 && names == ExpertNames::kNone) return;
   check_size(file, "number of experts", e.n, 1, 1 << 12);
   check_size(file, "experts used", e.n_used, 1, e.n);
   check_size(file, "feed-forward size of an expert", e.ffn, 1, 1 << 22);
-  check_number(file, "limit of an expert's gate", e.limit, gpt_oss ? 1e-6 : 0.0, 1e6);
+  check_number(file, "limit of an expert's gate", e.limit, names == ExpertNames::kFused ? 1e-6 : 0.0, 1e6);
+}
+
+// `last` in layers period - 1, 2 period - 1, ..., !last in the others; empty without a period.
+std::vector<bool> by_period(std::int64_t n_layers, std::size_t period, bool last) {
+  if (period == 0) return {};
+  constexpr std::int64_t kMost = 4096;  // check_config() refuses more
+  std::vector<bool> flags(std::clamp<std::int64_t>(n_layers, 0, kMost), !last);
+  for (std::size_t i = period - 1; i < flags.size(); i += period) flags[i] = last;
+  return flags;
 }
 
 }  // namespace
 
-std::vector<bool> alternating_windows(std::int64_t n_layers) {
-  constexpr std::int64_t kMost = 4096;  // check_config() refuses more
-  std::vector<bool> windowed(std::clamp<std::int64_t>(n_layers, 0, kMost));
-  for (std::size_t i = 0; i < windowed.size(); i += 2) windowed[i] = true;
-  return windowed;
+std::vector<bool> windows_by_layer(Architecture architecture, std::int64_t n_layers) {
+  return by_period(n_layers, family_of(architecture).full_period, false);
+}
+
+std::vector<bool> unrotated_by_layer(Architecture architecture, std::int64_t n_layers) {
+  return by_period(n_layers, family_of(architecture).unrotated_period, true);
 }
 
 bool truncates_yarn(Architecture architecture) {
-  return architecture != Architecture::kGptOss;
+  return family_of(architecture).experts != ExpertNames::kFused;
 }
 
 void check_config(const ModelConfig& c, std::string_view file) {
@@ -115,6 +126,12 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_number(file, "RMSNorm epsilon", c.rms_eps, 1e-12, 1.0);
   check_rope(c.rope, c, file);
   check_experts(c.experts, c.architecture, file);
+  if (!c.unrotated.empty() && std::ssize(c.unrotated) != c.n_layers)
+    fail(ErrorKind::kFormat, "{}: layers without RoPE: expected {}, found {}", file, c.n_layers, c.unrotated.size());
+  check_number(file, "scale of embeddings", c.embedding_scale, 1e-3, 1e4);
+  check_number(file, "scale of what a block adds", c.residual_scale, 1e-3, 1e3);
+  check_number(file, "scale of attention's logits", c.attention_scale, 0.0, 1e3);
+  check_number(file, "divisor of logits", c.logit_divisor, 1e-3, 1e4);
   if (c.temperature == 0.0) return;
   check_number(file, "scale of the attention's temperature", c.temperature, 0.0, 1e3);
   check_size(file, "original context of the attention's temperature", c.temperature_context, 1, kMaxTokens);

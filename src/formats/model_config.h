@@ -10,7 +10,29 @@
 
 namespace mneme {
 
-enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMistral3, kQwen3Moe, kGptOss };
+// Where the RMSNorms of attention and feed-forward are: of their input, of their output, of both.
+enum class NormOrder : std::uint8_t { kBefore, kBehind, kBoth };
+
+enum class Architecture : std::uint8_t {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kMistral3,
+  kQwen3Moe,
+  kGptOss,
+  kGranite,
+  kQwen3Vl,
+  kQwen25Vl,
+  kSmolLm3,
+  kSeedOss,
+  kOlmo2,
+  kOlmo3,
+  kPhi3,
+  kGlm4,
+  kErnie45,
+  kHunyuanDense,
+};
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
 // A mixture of experts in place of the feed-forward layer.
@@ -39,8 +61,19 @@ struct ModelConfig {
   std::vector<bool> windowed;       // gpt-oss: which layers have the window; empty: all of them
   double rms_eps = 1e-5;
   bool tied_embeddings = false;
-  bool qkv_bias = false;  // qwen2, gpt-oss
-  bool qk_norm = false;   // qwen3: RMSNorm over each head's q and k before RoPE
+  bool qkv_bias = false;        // qwen2, gpt-oss
+  bool o_bias = false;          // gpt-oss: of the attention's output
+  bool sinks = false;           // gpt-oss: an attention sink a head, a logit without a value
+  bool qk_norm = false;         // qwen3: RMSNorm over each head's q and k before RoPE
+  bool qk_norm_all = false;     // olmo2: with qk_norm, over the q of all heads together, and the k
+  bool qk_norm_behind = false;  // hunyuan: with qk_norm, behind RoPE
+  NormOrder norms = NormOrder::kBefore;
+  std::vector<bool> unrotated;   // smollm3: which layers have no RoPE; empty: none of them
+  bool plain_windows = false;    // olmo3: RoPE of layers with a window has the base alone, no scaling
+  double embedding_scale = 1.0;  // of the rows of the embedding table
+  double residual_scale = 1.0;   // of what a block adds to the residual stream
+  double attention_scale = 0.0;  // of attention's logits; 0: 1 / sqrt(head_dim)
+  double logit_divisor = 1.0;    // of the model's logits
   RopeConfig rope;
   ExpertConfig experts;
   // mistral3: after RoPE a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
@@ -50,9 +83,7 @@ struct ModelConfig {
   std::int64_t group() const { return n_heads / n_kv_heads; }
   // The window of a layer; 0: none.
   std::int64_t window_of(std::int64_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }
-  // gpt-oss: a bias of the attention's output, and an attention sink a head: a logit without a value.
-  bool has_o_bias() const { return architecture == Architecture::kGptOss; }
-  bool has_sinks() const { return architecture == Architecture::kGptOss; }
+  bool rotates(std::int64_t layer) const { return unrotated.empty() || !unrotated[layer]; }
 };
 
 }  // namespace mneme

@@ -1,27 +1,63 @@
 #include "src/formats/model_plan.h"
 
+#include <cmath>
+
+#include "src/base/ratio.h"
+
 namespace mneme {
 namespace {
+
+QkNorm qk_norm_of(const ModelConfig& c) {
+  if (!c.qk_norm) return QkNorm::kNone;
+  return c.qk_norm_all ? QkNorm::kAllHeads : c.qk_norm_behind ? QkNorm::kHeadsBehindRope : QkNorm::kHeads;
+}
+
+bool has_plain_windows(const ModelConfig& c) {
+  return c.plain_windows && c.sliding_window > 0 && c.rope.scaling != RopeScaling::kNone;
+}
+
+std::int32_t rope_of(const ModelConfig& c, std::int64_t layer) {
+  if (!c.rotates(layer)) return kNoRope;
+  return has_plain_windows(c) && c.window_of(layer) > 0 ? 1 : 0;
+}
 
 AttentionPlan attention_of(const ModelConfig& c, std::int64_t layer) {
   return {.n_heads = c.n_heads,
           .n_kv_heads = c.n_kv_heads,
           .head_dim = c.head_dim,
           .window = c.window_of(layer),
-          .qk_norm = c.qk_norm,
-          .temperature = {.beta = c.temperature, .context = c.temperature_context}};
+          .qk_norm = qk_norm_of(c),
+          .rope = rope_of(c, layer),
+          .query_scale = c.attention_scale == 0.0 ? 1.0 : c.attention_scale * std::sqrt(real(c.head_dim)),
+          .temperature = {.beta = c.temperature, .context = c.temperature_context},
+          .norms = c.norms};
 }
 
 Mixer feed_forward_of(const ModelConfig& c) {
   const ExpertConfig& e = c.experts;
-  if (e.n == 0) return MlpPlan{.width = c.ffn};
+  if (e.n == 0) return MlpPlan{.width = c.ffn, .norms = c.norms};
   return ExpertsPlan{.n = e.n, .n_used = e.n_used, .width = e.ffn, .normalise = e.normalise, .limit = e.limit};
 }
 
 }  // namespace
 
+std::vector<RopeConfig> ropes_of(const ModelConfig& c) {
+  std::vector<RopeConfig> all = {c.rope};
+  if (has_plain_windows(c))
+    all.push_back({.theta = c.rope.theta,
+                   .pairs = c.rope.pairs,
+                   .freq_factors = {},
+                   .rotary_dim = c.rope.rotary_dim,
+                   .short_factors = {},
+                   .long_factors = {}});
+  return all;
+}
+
 ModelPlan model_plan_of(const ModelConfig& c) {
-  ModelPlan plan;
+  ModelPlan plan{.layers = {},
+                 .embedding_scale = c.embedding_scale / c.residual_scale,
+                 .norm_eps = c.rms_eps / (c.residual_scale * c.residual_scale),
+                 .logit_divisor = c.logit_divisor};
   for (std::int64_t layer = 0; layer < c.n_layers; ++layer)
     plan.layers.push_back({.blocks = {attention_of(c, layer), feed_forward_of(c)}});
   return plan;

@@ -1,7 +1,11 @@
 // A model as a plan of layers: data that the interpreters walk, on the CPU (src/model/forward.cc) and on the device. They
 // know mixers and sizes, never an architecture: an architecture is what fills the plan.
 //
-//   x += mixer(RMSNorm(x)) for every block of every layer, in order
+//   x = embedding_scale * embedding;   x += norm(mixer(norm(x))) for every block of every layer, in order
+//   logits = head(norm(x) / logit_divisor)
+//
+// A model whose blocks add r times their output has its stream divided by r here: embedding_scale / r, and norms of the
+// stream have eps / r^2. All else is the same, since RMSNorm takes no account of a factor.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +23,31 @@ struct QueryTemperature {
   bool operator==(const QueryTemperature&) const = default;
 };
 
-// Grouped-query attention with RoPE. Biases and sinks are there where the layer's weights have them.
+// RMSNorm of q and k: of each head, of all heads of a row together, or of each head behind RoPE.
+enum class QkNorm : std::uint8_t { kNone, kHeads, kAllHeads, kHeadsBehindRope };
+
+// Grouped-query attention. Biases and sinks are there where the layer's weights have them.
 struct AttentionPlan {
   std::int64_t n_heads = 0;     // query heads
   std::int64_t n_kv_heads = 0;  // divides n_heads
   std::int64_t head_dim = 0;
   std::int64_t window = 0;  // 0: none
-  bool qk_norm = false;     // RMSNorm of each head's q and k before RoPE
+  QkNorm qk_norm = QkNorm::kNone;
+  std::int32_t rope = 0;     // of ModelPlan::ropes; kNoRope: none
+  double query_scale = 1.0;  // logits are query_scale q k / sqrt(head_dim)
   QueryTemperature temperature;
+  NormOrder norms = NormOrder::kBefore;
 
   std::int64_t q_width() const { return n_heads * head_dim; }
   std::int64_t kv_width() const { return n_kv_heads * head_dim; }
   bool operator==(const AttentionPlan&) const = default;
 };
+inline constexpr std::int32_t kNoRope = -1;
 
 // (silu(h W_gate^T) * h W_up^T) W_down^T
 struct MlpPlan {
   std::int64_t width = 0;
+  NormOrder norms = NormOrder::kBefore;
   bool operator==(const MlpPlan&) const = default;
 };
 
@@ -56,8 +68,15 @@ struct LayerPlan {
 
 struct ModelPlan {
   std::vector<LayerPlan> layers;
+  double embedding_scale = 1.0;
+  double norm_eps = 1e-5;  // of norms of the stream; those of heads and of a block's output have ModelConfig::rms_eps
+  double logit_divisor = 1.0;
   bool operator==(const ModelPlan&) const = default;
 };
+
+// RoPE of the plan's layers: ropes[0] of layers that methods select in; a second one where layers with a window have
+// another.
+std::vector<RopeConfig> ropes_of(const ModelConfig& config);
 
 // The plan of a configuration.   Requires  what check_config() accepts, or one rank's part of it
 ModelPlan model_plan_of(const ModelConfig& config);

@@ -1,16 +1,15 @@
 // Tensor helpers shared by the checkpoint formats.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <span>
 
 #include "src/tensor/view.h"
 
 namespace mneme {
 
 // A view of the first `rank` of dims, outermost first.
-inline ConstTensorView view_of_dims(const std::byte* data, DType dtype, const std::array<std::int64_t, 4>& dims,
-                                    int rank) {
+inline ConstTensorView view_of_dims(const std::byte* data, DType dtype, std::span<const std::int64_t> dims, int rank) {
   switch (rank) {
     case 1:
       return {data, dtype, {dims[0]}};

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "src/base/error.h"
+#include "src/formats/family.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +27,7 @@ void for_each_fused_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<
 }
 
 void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
-  if (c.architecture == Architecture::kGptOss) return for_each_fused_stack(c, layer, fn);
+  if (family_of(c.architecture).experts == ExpertNames::kFused) return for_each_fused_stack(c, layer, fn);
   const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
   const auto name = [&](const char* ours) { return fmt::format("blk.{}.{}", layer, ours); };
   const auto stack = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in) {
@@ -46,7 +47,12 @@ void for_each_weight_of_layer(const ModelConfig& c, std::int64_t layer, Function
                           WeightRole role = WeightRole::kOther) {
     fn({fmt::format("blk.{}.{}", layer, ours), fmt::format("model.layers.{}.{}", layer, theirs), n_out, n_in, role});
   };
-  weight("attn_norm.weight", "input_layernorm.weight", c.hidden, 0);
+  const Family& family = family_of(c.architecture);
+  const NormNames norms = norm_names(c);
+  const auto norm = [&](std::string_view ours, std::string_view theirs, std::int64_t n) {
+    if (!ours.empty()) weight(fmt::format("{}.weight", ours).c_str(), fmt::format("{}.weight", theirs).c_str(), n, 0);
+  };
+  norm(norms.attn, family.norms.attn, c.hidden);
   weight("attn_q.weight", "self_attn.q_proj.weight", q, c.hidden, WeightRole::kQuery);
   weight("attn_k.weight", "self_attn.k_proj.weight", kv, c.hidden, WeightRole::kKey);
   weight("attn_v.weight", "self_attn.v_proj.weight", kv, c.hidden);
@@ -56,13 +62,15 @@ void for_each_weight_of_layer(const ModelConfig& c, std::int64_t layer, Function
     weight("attn_v.bias", "self_attn.v_proj.bias", kv, 0);
   }
   if (c.qk_norm) {
-    weight("attn_q_norm.weight", "self_attn.q_norm.weight", c.head_dim, 0);
-    weight("attn_k_norm.weight", "self_attn.k_norm.weight", c.head_dim, 0);
+    norm("attn_q_norm", fmt::format("self_attn.{}", family.hf_q_norm), c.qk_norm_all ? q : c.head_dim);
+    norm("attn_k_norm", fmt::format("self_attn.{}", family.hf_k_norm), c.qk_norm_all ? kv : c.head_dim);
   }
   weight("attn_output.weight", "self_attn.o_proj.weight", c.hidden, q);
-  if (c.has_o_bias()) weight("attn_output.bias", "self_attn.o_proj.bias", c.hidden, 0);
-  if (c.has_sinks()) weight("attn_sinks.weight", "self_attn.sinks", c.n_heads, 0);
-  weight(std::string(ffn_norm_name(c)).c_str(), "post_attention_layernorm.weight", c.hidden, 0);
+  if (c.o_bias) weight("attn_output.bias", "self_attn.o_proj.bias", c.hidden, 0);
+  if (c.sinks) weight("attn_sinks.weight", "self_attn.sinks", c.n_heads, 0);
+  norm(norms.attn_behind, family.norms.attn_behind, c.hidden);
+  norm(norms.ffn, family.norms.ffn, c.hidden);
+  norm(norms.ffn_behind, family.norms.ffn_behind, c.hidden);
   if (c.experts.n > 0) return for_each_expert_stack(c, layer, fn);
   weight("ffn_gate.weight", "mlp.gate_proj.weight", c.ffn, c.hidden);
   weight("ffn_up.weight", "mlp.up_proj.weight", c.ffn, c.hidden);
@@ -125,8 +133,61 @@ CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_
   return {stack.expert(e).name, ConstTensorView(first, v.dtype(), {stack.n_out, stack.n_in})};
 }
 
-std::string_view ffn_norm_name(const ModelConfig& config) {
-  return config.architecture == Architecture::kGptOss ? "post_attention_norm.weight" : "ffn_norm.weight";
+NormNames norm_names(const ModelConfig& config) {
+  NormNames names;
+  if (config.norms != NormOrder::kBehind)
+    names.attn = "attn_norm", names.ffn = family_of(config.architecture).gguf_ffn_norm;
+  if (config.norms != NormOrder::kBefore) names.attn_behind = "post_attention_norm", names.ffn_behind = "post_ffw_norm";
+  return names;
+}
+
+namespace {
+
+// Rows of q, k and v, or of gate and up.
+std::vector<FusedPart> rows_of(const ModelConfig& c, std::initializer_list<const char*> names, std::string_view before,
+                               std::string_view behind) {
+  const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  std::vector<FusedPart> parts;
+  std::int64_t first = 0;
+  for (const char* name : names) {
+    const std::int64_t n = names.size() == 2 ? c.ffn : parts.empty() ? q : kv;
+    parts.push_back({fmt::format("{}{}{}", before, name, behind), first, n});
+    first += n;
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<FusedPart> parts_of_fused(const ModelConfig& c, std::string_view hf_name) {
+  for (const std::string_view end : {".weight", ".bias"}) {
+    if (!hf_name.ends_with(end)) continue;
+    const std::string_view name = hf_name.substr(0, hf_name.size() - end.size());
+    const auto before = [&](std::string_view last) { return name.substr(0, name.size() - last.size()); };
+    if (name.ends_with(".self_attn.qkv_proj"))
+      return rows_of(c, {"q_proj", "k_proj", "v_proj"}, before("qkv_proj"), end);
+    if (name.ends_with(".mlp.gate_up_proj")) return rows_of(c, {"gate_proj", "up_proj"}, before("gate_up_proj"), end);
+  }
+  return {};
+}
+
+void add_split(const ModelConfig& c, CheckpointTensor tensor, std::vector<CheckpointTensor>& to) {
+  const ConstTensorView& v = tensor.view;
+  const std::size_t dot = tensor.name.rfind('.');
+  const std::string_view name = std::string_view(tensor.name).substr(0, dot),
+                         end = std::string_view(tensor.name).substr(dot);
+  std::vector<FusedPart> parts;
+  if (name.ends_with(".attn_qkv"))
+    parts = rows_of(c, {"attn_q", "attn_k", "attn_v"}, name.substr(0, name.size() - 8), end);
+  else if (name.ends_with(".ffn_up") && v.rank() == 2 && v.dim(0) == 2 * c.ffn)
+    parts = rows_of(c, {"ffn_gate", "ffn_up"}, name.substr(0, name.size() - 6), end);
+  const bool whole = parts.empty() || v.dim(0) != parts.back().first + parts.back().n || v.rank() > 2;
+  if (whole) return to.push_back(std::move(tensor));
+  for (const FusedPart& p : parts) {
+    const std::byte* rows = v.data() + p.first * (v.rank() == 1 ? dtype_info(v.dtype()).bytes : v.stride_bytes());
+    to.push_back({p.name, v.rank() == 1 ? ConstTensorView(rows, v.dtype(), {p.n})
+                                        : ConstTensorView(rows, v.dtype(), {p.n, v.dim(1)})});
+  }
 }
 
 void for_each_weight(const ModelConfig& c, FunctionRef<void(const WeightSpec&)> fn) {

@@ -22,6 +22,10 @@
 //
 // A stack of experts is one tensor of three dimensions, or one matrix an expert, blk.N.ffn_gate.E.weight.
 //
+// Families (family.h) name norms and more of their own. Norms behind attention and the feed-forward layer are
+// blk.N.post_attention_norm.weight and blk.N.post_ffw_norm.weight; olmo2's q_norm and k_norm are [n_heads head_dim] and
+// [n_kv_heads head_dim].
+//
 // gpt-oss has post_attention_norm for ffn_norm, and beside these
 //
 //   blk.N.attn_output.bias    model.layers.N.self_attn.o_proj.bias             [hidden]
@@ -69,8 +73,22 @@ struct WeightSpec {
 using FindWeight = FunctionRef<const CheckpointTensor*(const std::string& name)>;
 CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_t e);
 
-// Name of the norm before a layer's feed-forward layer, behind "blk.N.".
-std::string_view ffn_norm_name(const ModelConfig& config);
+// Names of a layer's norms, behind "blk.N." and before ".weight"; empty: it has none there.
+struct NormNames {
+  std::string_view attn, attn_behind, ffn, ffn_behind;
+};
+NormNames norm_names(const ModelConfig& config);
+
+// Adds a tensor to `to`: one that fuses several as its parts, views of its rows. A file may have, whatever its
+// architecture, blk.N.attn_qkv for q, k and v (weight, bias), and blk.N.ffn_up for gate and up, twice as high.
+void add_split(const ModelConfig& config, CheckpointTensor tensor, std::vector<CheckpointTensor>& to);
+// The same of a folder's names: parts of self_attn.qkv_proj and of mlp.gate_up_proj with their first row and number of
+// rows; none: not fused.
+struct FusedPart {
+  std::string name;
+  std::int64_t first = 0, n = 0;
+};
+std::vector<FusedPart> parts_of_fused(const ModelConfig& config, std::string_view hf_name);
 
 // Calls fn once per weight, in the table's order.
 void for_each_weight(const ModelConfig& config, FunctionRef<void(const WeightSpec&)> fn);

@@ -8,7 +8,7 @@
 // Threads  One thread allocates, retains and releases. Any thread may read and write the bytes of blocks it holds.
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,14 +54,21 @@ struct KvShape {
 // Layers that attend a window of the last tokens alone: of those, sequences hold what a window reads.
 struct KvWindows {
   std::int32_t tokens = 0;       // of the window; 0: all layers keep everything
-  std::uint64_t layers = 0;      // a bit each, of the first 64
+  std::vector<bool> layers;      // which have it; those behind its end do not
   std::int32_t step_tokens = 1;  // the most that a sequence gets in a step
 
   // A sequence can be cut by so many tokens without computing any.
   static constexpr std::int32_t kSlack = 64;
 
-  bool has(std::int32_t layer) const { return tokens > 0 && layer < 64 && ((layers >> layer) & 1) != 0; }
-  std::int32_t n_layers() const { return tokens > 0 ? std::popcount(layers) : 0; }
+  bool has(std::int32_t layer) const {
+    return tokens > 0 && layer < std::ssize(layers) && layers[static_cast<std::size_t>(layer)];
+  }
+  std::int32_t n_layers() const {
+    return tokens > 0 ? static_cast<std::int32_t>(std::count(layers.begin(), layers.end(), true)) : 0;
+  }
+  std::int32_t first_layer() const {  // Requires  n_layers() > 0
+    return static_cast<std::int32_t>(std::find(layers.begin(), layers.end(), true) - layers.begin());
+  }
   // The first page that the token at position `length` attends.
   std::int32_t first_page(std::int32_t length) const {
     return length < tokens ? 0 : (length - tokens + 1) / kPageTokens;

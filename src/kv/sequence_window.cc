@@ -1,6 +1,5 @@
 // Pages behind the window of layers that have one.
 #include <algorithm>
-#include <bit>
 
 #include "src/base/check.h"
 #include "src/base/size32.h"
@@ -17,7 +16,7 @@ std::int64_t SequenceCache::blocks_to_end(std::int32_t n_new, std::int32_t step_
   std::int64_t pages = pages_of(std::int64_t{length_} + n_new) - n_pages_, own = 0;
   if (!tables_.empty()) {
     // All tables of these layers hold, share and release the same pages.
-    const auto& table = tables_[std::int64_t{std::countr_zero(windows.layers)} * shape().n_kv_heads];
+    const auto& table = tables_[std::int64_t{windows.first_layer()} * shape().n_kv_heads];
     if (length_ % kPageTokens != 0 && pool_->references(table.back()) > 1) ++pages;
     for (const BlockId id : std::span(table).subspan(released_)) own += pool_->references(id) == 1 ? 1 : 0;
   }

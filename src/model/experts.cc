@@ -75,7 +75,7 @@ void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights
 // A row sums its experts by ascending number, whatever the batch. Of several ranks each sums those that it has weights
 // of, and all of them add the sum.
 void run_block(LayerPass& p, const ExpertsPlan& plan) {
-  norm_ffn_input(p, DType::kF32);
+  norm_input(p, p.w.ffn_norm, DType::kF32);
   TensorView to = p.x;
   if (p.ranks != nullptr) {
     to = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);

@@ -23,9 +23,9 @@ struct ForwardImpl {
   Rounding rounding;   // of passes without clusters
   CpuContext context;  // of this pass
   AttentionStep attention;
-  RopeAngles angles;      // of the step's positions, for all layers
-  RopeAngles key_angles;  // for the keys, where they are rotated differently
-  Activations memory;     // of the layers
+  std::vector<RopeAngles> angles;  // of the step's positions, by RoPE of the plan
+  RopeAngles key_angles;           // for the keys, where they are rotated differently
+  Activations memory;              // of the layers
   Activation residual, normed, last, logits;
   OpTimer* timer = nullptr;
   Collective* ranks = nullptr;   // that share every layer; null: these layers are whole
@@ -40,6 +40,7 @@ struct ForwardImpl {
         rounding(c.rounding),
         context(c),
         attention(m.config(), m.rope(), c),
+        angles(m.ropes().size()),
         head(m.head()) {}
 
   void lap(Op op, std::int32_t layer = -1) {
@@ -47,6 +48,7 @@ struct ForwardImpl {
   }
   void select_rounding(const ForwardInput& input);
   TensorView run_all_layers(const ForwardInput& input);
+  void embed(std::span<const std::int32_t> tokens, const TensorView& x);
   void run_layer(std::int32_t layer, const TensorView& x);
   ConstTensorView run(const ForwardInput& input);
   ConstTensorView run_head(const TensorView& rows);
@@ -56,15 +58,24 @@ struct ForwardImpl {
   TensorView gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences);
 };
 
+void ForwardImpl::embed(std::span<const std::int32_t> tokens, const TensorView& x) {
+  embed_cpu(tokens, model.embedding(), x, context);
+  if (plan.embedding_scale == 1.0) return;
+  const auto scale = static_cast<float>(plan.embedding_scale);
+  float* values = x.row_as<float>(0);
+  for (std::int64_t i = 0; i < x.dim(0) * x.dim(1); ++i) values[i] *= scale;
+}
+
 void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
   LayerPass pass{.config = config,
+                 .plan = plan,
                  .w = model.layers()[layer],
                  .layer = layer,
                  .x = x,
                  .context = context,
                  .attention = attention,
                  .angles = angles,
-                 .key_angles = attention.has_pre_rope_keys() ? key_angles : angles,
+                 .key_angles = attention.has_pre_rope_keys() ? key_angles : angles[0],
                  .memory = memory,
                  .timer = timer,
                  .ranks = ranks};
@@ -94,9 +105,9 @@ TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
   }
   const TensorView x = residual.get(DType::kF32, n, config.hidden);
   if (n == 0) return x;
-  angles.set(attention.positions(), model.rope(), context);
+  for (std::size_t i = 0; i < angles.size(); ++i) angles[i].set(attention.positions(), model.ropes()[i], context);
   if (attention.has_pre_rope_keys()) key_angles.set(attention.key_positions(), model.rope(), context);
-  stages != nullptr && stages->rank() > 0 ? take_rows(x) : embed_cpu(input.tokens, model.embedding(), x, context);
+  stages != nullptr && stages->rank() > 0 ? take_rows(x) : embed(input.tokens, x);
   lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);
   if (stages != nullptr) hand_rows_on(x);
@@ -160,7 +171,7 @@ ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
     return y;
   }
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
-  rms_norm_cpu(rows, model.output_norm().data(), config.rms_eps, h, context);
+  rms_norm_cpu(rows, model.output_norm().data(), plan.norm_eps, h, context);
   ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
   for (std::int64_t row = 0; row < n; ++row)
     for (const std::int32_t id : model.absent_tokens())

@@ -37,13 +37,14 @@ struct Activations {
 
 struct LayerPass {
   const ModelConfig& config;
+  const ModelPlan& plan;
   const LayerWeights& w;
   std::int32_t layer;
   TensorView x;
   const CpuContext& context;
   AttentionStep& attention;
-  const RopeAngles& angles;      // of the rows' positions
-  const RopeAngles& key_angles;  // of their keys
+  std::span<const RopeAngles> angles;  // of the rows' positions, by RoPE
+  const RopeAngles& key_angles;        // of their keys, in layers that methods select in
   Activations& memory;
   OpTimer* timer;
   Collective* ranks = nullptr;  // that share the layer's heads and feed-forward width or experts; null: one has all
@@ -68,16 +69,16 @@ inline const float* or_null(std::span<const float> bias) {
   return bias.empty() ? nullptr : bias.data();
 }
 
-// A block adds its mixer's output, of the normed rows, to x.
+// A block adds its mixer's output, of the normed rows, to x; with a norm behind it, the output normed.
 
-// q, k, v = RMSNorm(x) W^T + bias, RMSNorm of their heads, RoPE; stores k and v; x += attention(q) W_o^T + bias
+// q, k, v = RMSNorm(x) W^T + bias, RMSNorm of q and k, RoPE; stores k and v; x += attention(q) W_o^T + bias
 void run_block(LayerPass& p, const AttentionPlan& plan);
 // x += (silu(h W_gate^T) * h W_up^T) W_down^T, h = RMSNorm(x)
 void run_block(LayerPass& p, const MlpPlan& plan);
 // x += sum over the experts a row is routed to, of its output by its share
 void run_block(LayerPass& p, const ExpertsPlan& plan);
 
-// h = RMSNorm(x) before a feed-forward block, in `dtype`.
-void norm_ffn_input(LayerPass& p, DType dtype);
+// h = RMSNorm(x) in `dtype`; x itself where the weight is empty.
+void norm_input(LayerPass& p, std::span<const float> weight, DType dtype);
 
 }  // namespace mneme

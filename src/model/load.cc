@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/formats/model_plan.h"
 #include "src/formats/weight_names.h"
 #include "src/model/limits.h"
 #include "src/model/model.h"
@@ -31,6 +32,38 @@ struct ModelLoader {
            dtype_name(t));
   }
 
+  // Where the first r of a head's D values rotate in halves (i, i + r/2), rows of q and k are put in an order in which
+  // all pairs are (i, i + D/2), the last ones of frequency 0: kernels know no other. Both are in it, so dot products are
+  // the same.
+  std::int64_t row_of(std::int64_t at) const {
+    const ModelConfig& c = model.config_;
+    const std::int64_t d = c.head_dim, r = c.rope.rotary_dim, first = at / d * d, pair = at % (d / 2);
+    const bool second = at % d >= d / 2;
+    if (pair < r / 2) return first + pair + (second ? r / 2 : 0);
+    return first + r + pair - r / 2 + (second ? (d - r) / 2 : 0);
+  }
+  bool reorders() const {
+    const RopeConfig& r = model.config_.rope;
+    return r.rotary_dim != 0 && r.rotary_dim != model.config_.head_dim && r.pairs == RopePairs::kHalves;
+  }
+  WeightMatrix rotated_matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
+    const WeightMatrix as_stored = matrix(name, n_out, n_in);
+    if (!reorders()) return as_stored;
+    const ConstTensorView& v = as_stored.view();
+    model.owned_.emplace_back(v.dtype(), std::initializer_list<std::int64_t>{n_out, n_in});
+    const TensorView& rows = model.owned_.back();
+    for (std::int64_t i = 0; i < n_out; ++i) std::copy_n(v.row(row_of(i)), v.stride_bytes(), rows.row(i));
+    return WeightMatrix(rows, as_stored.columns());
+  }
+  std::span<const float> rotated_vector(const std::string& name, std::int64_t n) {
+    const std::span<const float> as_stored = vector(name, n);
+    if (!reorders()) return as_stored;
+    float* out = model.owned_.back().as<float>();
+    const std::vector<float> stored(out, out + n);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = stored[row_of(i)];
+    return as_stored;
+  }
+
   WeightMatrix matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
     const CheckpointTensor& tensor = require(name, {n_out, n_in});
     return WeightMatrix(tensor.view, tensor.columns);
@@ -45,28 +78,35 @@ struct ModelLoader {
     return std::span(out, n);
   }
 
+  std::span<const float> output_norm() {
+    const std::span<const float> weight = vector("output_norm.weight", model.config_.hidden);
+    const double divisor = model_plan_of(model.config_).logit_divisor;
+    if (divisor != 1.0)
+      for (float& v : std::span(model.owned_.back().as<float>(), weight.size())) v = static_cast<float>(v / divisor);
+    return weight;
+  }
+
   LayerWeights layer(std::int64_t index) {
     const ModelConfig& c = model.config_;
     const std::string prefix = fmt::format("blk.{}.", index);
     const std::int64_t q_width = c.n_heads * c.head_dim, kv_width = c.n_kv_heads * c.head_dim;
     LayerWeights w;
-    w.attn_norm = vector(prefix + "attn_norm.weight", c.hidden);
-    w.q = matrix(prefix + "attn_q.weight", q_width, c.hidden);
-    w.k = matrix(prefix + "attn_k.weight", kv_width, c.hidden);
+    add_norms(prefix, w);
+    w.q = rotated_matrix(prefix + "attn_q.weight", q_width, c.hidden);
+    w.k = rotated_matrix(prefix + "attn_k.weight", kv_width, c.hidden);
     w.v = matrix(prefix + "attn_v.weight", kv_width, c.hidden);
     w.o = matrix(prefix + "attn_output.weight", c.hidden, q_width);
     if (c.qkv_bias) {
-      w.q_bias = vector(prefix + "attn_q.bias", q_width);
-      w.k_bias = vector(prefix + "attn_k.bias", kv_width);
+      w.q_bias = rotated_vector(prefix + "attn_q.bias", q_width);
+      w.k_bias = rotated_vector(prefix + "attn_k.bias", kv_width);
       w.v_bias = vector(prefix + "attn_v.bias", kv_width);
     }
     if (c.qk_norm) {
-      w.q_norm = vector(prefix + "attn_q_norm.weight", c.head_dim);
-      w.k_norm = vector(prefix + "attn_k_norm.weight", c.head_dim);
+      w.q_norm = rotated_vector(prefix + "attn_q_norm.weight", c.qk_norm_all ? q_width : c.head_dim);
+      w.k_norm = rotated_vector(prefix + "attn_k_norm.weight", c.qk_norm_all ? kv_width : c.head_dim);
     }
-    if (c.has_o_bias()) w.o_bias = vector(prefix + "attn_output.bias", c.hidden);
-    if (c.has_sinks()) w.sinks = vector(prefix + "attn_sinks.weight", c.n_heads);
-    w.ffn_norm = vector(prefix + std::string(ffn_norm_name(c)), c.hidden);
+    if (c.o_bias) w.o_bias = vector(prefix + "attn_output.bias", c.hidden);
+    if (c.sinks) w.sinks = vector(prefix + "attn_sinks.weight", c.n_heads);
     if (c.experts.n > 0) {
       add_experts(prefix, w);
       return w;
@@ -75,6 +115,17 @@ struct ModelLoader {
     w.up = matrix(prefix + "ffn_up.weight", c.ffn, c.hidden);
     w.down = matrix(prefix + "ffn_down.weight", c.hidden, c.ffn);
     return w;
+  }
+
+  void add_norms(const std::string& prefix, LayerWeights& w) {
+    const NormNames names = norm_names(model.config_);
+    const auto add = [&](std::string_view name, std::span<const float>& to) {
+      if (!name.empty()) to = vector(fmt::format("{}{}.weight", prefix, name), model.config_.hidden);
+    };
+    add(names.attn, w.attn_norm);
+    add(names.attn_behind, w.attn_out_norm);
+    add(names.ffn, w.ffn_norm);
+    add(names.ffn_behind, w.ffn_out_norm);
   }
 
   void add_experts(const std::string& prefix, LayerWeights& w) {
@@ -137,15 +188,13 @@ struct ModelLoader {
   }
 
   void load(const ModelOptions& options) {
-    model.config_ = checkpoint.config();
+    model.set_config(checkpoint.config(), options.context);
     for (const CheckpointTensor& t : checkpoint.tensors()) by_name.emplace(t.name, &t);
     model.absent_tokens_ = absent_tokens(checkpoint.tokenizer());
-    model.max_context_ = apply_limits(model.config_, options.context);
     const ModelConfig& c = model.config_;
-    model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);
     model.embedding_ = matrix("token_embd.weight", c.vocab, c.hidden);
     for (std::int64_t i = 0; i < c.n_layers; ++i) model.layers_.push_back(layer(i));
-    model.output_norm_ = vector("output_norm.weight", c.hidden);
+    model.output_norm_ = output_norm();
     model.head_ = c.tied_embeddings ? model.embedding_ : matrix("output.weight", c.vocab, c.hidden);
   }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "src/base/error.h"
+#include "src/formats/model_plan.h"
 #include "src/model/limits.h"
 #include "src/model/shapes.h"
 
@@ -43,10 +44,15 @@ Model::~Model() = default;
 
 std::unique_ptr<Model> Model::shape_only(const ModelConfig& config, const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model);
-  model->config_ = config;
-  model->max_context_ = apply_limits(model->config_, options.context);
-  model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
+  model->set_config(config, options.context);
   return model;
+}
+
+void Model::set_config(const ModelConfig& config, std::int64_t context) {
+  config_ = config;
+  max_context_ = apply_limits(config_, context);
+  for (const RopeConfig& rope : ropes_of(config_))
+    ropes_.push_back(RopeTable::make(rope, config_.head_dim, max_context_));
 }
 
 KvShape Model::kv_shape(DType kv_dtype) const {
@@ -77,8 +83,8 @@ std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
     std::size_t experts = 0;  // a rank has some of them: its share of a row is that of their bytes
     for (const ExpertWeights& e : w.experts) experts += bytes_of(e);
     if (!w.experts.empty()) bytes += experts * n_experts / w.experts.size();
-    for (const std::span<const float> v :
-         {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias, w.o_bias, w.sinks, w.router_bias})
+    for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.attn_out_norm, w.ffn_out_norm, w.q_norm, w.k_norm,
+                                           w.q_bias, w.k_bias, w.v_bias, w.o_bias, w.sinks, w.router_bias})
       bytes += v.size_bytes();
   }
   return bytes;

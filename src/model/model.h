@@ -29,15 +29,16 @@ struct ExpertWeights {
 };
 
 struct LayerWeights {
-  std::span<const float> attn_norm, ffn_norm;     // [hidden]
-  std::span<const float> q_norm, k_norm;          // [head_dim]; qwen3, else empty
-  std::span<const float> q_bias, k_bias, v_bias;  // qwen2, gpt-oss, else empty
-  std::span<const float> o_bias;                  // [hidden]; gpt-oss, else empty
-  std::span<const float> sinks;                   // [heads]; gpt-oss, else empty
-  WeightMatrix q, k, v, o;                        // [heads * head_dim, hidden], o [hidden, heads * head_dim]
-  WeightMatrix gate, up, down;                    // [ffn, hidden], down [hidden, ffn]; dense layers
-  WeightMatrix router;                            // [experts, hidden] f32; mixtures of experts
-  std::span<const float> router_bias;             // [experts]; gpt-oss, else empty
+  std::span<const float> attn_norm, ffn_norm;          // [hidden]; empty: the block reads x as it is
+  std::span<const float> attn_out_norm, ffn_out_norm;  // [hidden], of what a block adds; empty: none
+  std::span<const float> q_norm, k_norm;               // [head_dim], or [heads * head_dim]; empty: none
+  std::span<const float> q_bias, k_bias, v_bias;       // qwen2, gpt-oss, else empty
+  std::span<const float> o_bias;                       // [hidden]; gpt-oss, else empty
+  std::span<const float> sinks;                        // [heads]; gpt-oss, else empty
+  WeightMatrix q, k, v, o;                             // [heads * head_dim, hidden], o [hidden, heads * head_dim]
+  WeightMatrix gate, up, down;                         // [ffn, hidden], down [hidden, ffn]; dense layers
+  WeightMatrix router;                                 // [experts, hidden] f32; mixtures of experts
+  std::span<const float> router_bias;                  // [experts]; gpt-oss, else empty
   std::vector<ExpertWeights> experts;
 };
 
@@ -58,7 +59,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // Ids without a token (padding of the embedding): their logits are -inf.
   std::span<const std::int32_t> absent_tokens() const { return absent_tokens_; }
-  const RopeTable& rope() const { return rope_; }
+  std::span<const RopeTable> ropes() const { return ropes_; }  // of ropes_of()
+  const RopeTable& rope() const { return ropes_[0]; }          // of layers that methods select in
   std::int64_t max_context() const { return max_context_; }
   KvShape kv_shape(DType kv_dtype) const;
   std::size_t weight_bytes() const;  // all weights as stored
@@ -69,7 +71,7 @@ class Model {
 
   const ConstTensorView& embedding() const { return embedding_.view(); }
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  std::span<const float> output_norm() const { return output_norm_; }
+  std::span<const float> output_norm() const { return output_norm_; }  // divided by ModelPlan::logit_divisor
   const WeightMatrix& head() const { return head_; }
 
  private:
@@ -77,11 +79,13 @@ class Model {
   std::size_t bytes_with_experts(std::int64_t n_experts) const;
 
   Model() = default;
+  // Takes the configuration, its limits and what follows from both.
+  void set_config(const ModelConfig& config, std::int64_t context);
   friend struct ModelLoader;
   std::unique_ptr<Checkpoint> checkpoint_;
   ModelConfig config_;
   std::vector<std::int32_t> absent_tokens_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;
   std::int64_t max_context_ = 0;
   WeightMatrix embedding_;
   std::vector<LayerWeights> layers_;

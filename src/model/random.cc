@@ -87,8 +87,14 @@ class RandomWeights {
   LayerWeights layer(const ModelConfig& config) {
     const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
     LayerWeights w;
-    w.attn_norm = vector(config.hidden, 1.0f);
-    w.ffn_norm = vector(config.hidden, 1.0f);
+    if (config.norms != NormOrder::kBehind) {
+      w.attn_norm = vector(config.hidden, 1.0f);
+      w.ffn_norm = vector(config.hidden, 1.0f);
+    }
+    if (config.norms != NormOrder::kBefore) {
+      w.attn_out_norm = vector(config.hidden, 1.0f);
+      w.ffn_out_norm = vector(config.hidden, 1.0f);
+    }
     w.q = matrix(q_width, config.hidden);
     w.k = matrix(kv_width, config.hidden);
     w.v = matrix(kv_width, config.hidden);
@@ -98,11 +104,11 @@ class RandomWeights {
       w.k_bias = vector(kv_width, 0.0f);
       w.v_bias = vector(kv_width, 0.0f);
     }
-    if (config.has_o_bias()) w.o_bias = vector(config.hidden, kBias);
-    if (config.has_sinks()) w.sinks = vector(config.n_heads, 0.0f);
+    if (config.o_bias) w.o_bias = vector(config.hidden, kBias);
+    if (config.sinks) w.sinks = vector(config.n_heads, 0.0f);
     if (config.qk_norm) {
-      w.q_norm = vector(config.head_dim, 1.0f);
-      w.k_norm = vector(config.head_dim, 1.0f);
+      w.q_norm = vector(config.qk_norm_all ? q_width : config.head_dim, 1.0f);
+      w.k_norm = vector(config.qk_norm_all ? kv_width : config.head_dim, 1.0f);
     }
     if (config.experts.n > 0) {
       w.router = matrix(config.experts.n, config.hidden, DType::kF32);
@@ -131,14 +137,11 @@ class RandomWeights {
 std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, const ModelOptions& options,
                                      std::uint64_t seed, const CpuContext& context) {
   std::unique_ptr<Model> model(new Model);
-  model->config_ = config;
-  model->max_context_ = apply_limits(model->config_, options.context);
-  model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
-
+  model->set_config(config, options.context);
   RandomWeights weights(dtype, seed, context, model->owned_);
   model->embedding_ = weights.matrix(config.vocab, config.hidden);
   for (std::int64_t i = 0; i < config.n_layers; ++i) model->layers_.push_back(weights.layer(config));
-  model->output_norm_ = weights.vector(config.hidden, 1.0f);
+  model->output_norm_ = weights.vector(config.hidden, static_cast<float>(1.0 / config.logit_divisor));
   model->head_ = config.tied_embeddings ? model->embedding_ : weights.matrix(config.vocab, config.hidden);
   return model;
 }

@@ -1,8 +1,10 @@
 // A model's sizes as caches, methods and kernels take them. Readers of checkpoints bound them far below 2^31.
 #pragma once
 
+#include <algorithm>
+
 #include "src/base/size32.h"
-#include "src/formats/model_config.h"
+#include "src/formats/model_plan.h"
 #include "src/kv/page_pool.h"
 #include "src/recipes/compile.h"
 
@@ -17,10 +19,17 @@ inline KvShape kv_shape_of(const ModelConfig& c, DType kv_dtype) {
 
 // Models whose layers all have a window keep everything: their sequences are cut and forked anywhere.
 inline KvWindows kv_windows_of(const ModelConfig& c) {
-  KvWindows windows{.tokens = count32(c.sliding_window)};
-  for (std::size_t l = 0; l < c.windowed.size() && l < 64; ++l)
-    if (c.windowed[l]) windows.layers |= std::uint64_t{1} << l;
+  KvWindows windows{.tokens = count32(c.sliding_window), .layers = c.windowed};
   return windows.n_layers() == 0 ? KvWindows{} : windows;
+}
+
+// A second RoPE is that of layers with windows, in which no method selects; keys there are rotated before they are
+// stored, but the queries of all layers are turned alike.
+inline bool turns_positions(const ModelConfig& c) {
+  const bool scales_part = c.rope.rotary_dim != 0 && c.rope.rotary_dim != c.head_dim &&
+                           (c.rope.scaling == RopeScaling::kYarn || c.rope.scaling == RopeScaling::kLongRope);
+  const bool rotates_all = std::find(c.unrotated.begin(), c.unrotated.end(), true) == c.unrotated.end();
+  return rotates_all && !(c.qk_norm && c.qk_norm_behind) && !scales_part && ropes_of(c).size() == 1;
 }
 
 inline MethodShape method_shape_of(const ModelConfig& c, DType kv_dtype) {
@@ -30,7 +39,8 @@ inline MethodShape method_shape_of(const ModelConfig& c, DType kv_dtype) {
           .head_dim = count32(c.head_dim),
           .kv_dtype = kv_dtype,
           .sliding_window = count32(c.sliding_window),
-          .windowed = c.windowed};
+          .windowed = c.windowed,
+          .turns_positions = turns_positions(c)};
 }
 
 }  // namespace mneme

@@ -236,6 +236,11 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back(
           fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
   check_positions(r, reasons);
+  if (r.positions != Positions::kAbsolute && !shape.turns_positions)
+    reasons.push_back(
+        "this model cannot turn queries to other positions (layers without RoPE or with two, norms behind RoPE, or "
+        "RoPE "
+        "that scales a part of a head): use positions=absolute");
   if (r.norm) check_norm(r, reasons);
   check_full_heads(r, shape, reasons);
   if ((r.attend == Attend::kKept) != r.prefill_end.has_value())

@@ -24,6 +24,8 @@ struct MethodShape {
   DType kv_dtype = DType::kBF16;
   std::int32_t sliding_window = 0;  // the model's own sliding window; 0: none
   std::vector<bool> windowed = {};  // which layers have it; empty: all of them
+  // Every layer rotates queries and keys alike, and last: they can be turned to other positions.
+  bool turns_positions = true;
 
   std::int32_t group() const { return n_heads / n_kv_heads; }
   std::int32_t window_of(std::int32_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }

@@ -36,7 +36,7 @@ class HashModel final : public ForwardPass {
   KvShape kv_shape(DType kv_dtype) const override {
     return {.n_layers = 2, .n_kv_heads = 2, .head_dim = 8, .dtype = kv_dtype};
   }
-  KvWindows kv_windows() const override { return {.tokens = log_->window, .layers = 2}; }
+  KvWindows kv_windows() const override { return {.tokens = log_->window, .layers = {false, true}}; }
   std::int64_t vocab() const override { return kHashVocab; }
   std::int64_t max_context() const override { return kHashContext; }
   ConstTensorView run(const ForwardInput& input) override;

@@ -35,7 +35,7 @@ void expect_error(const EngineOptions& o, std::int64_t available, ErrorKind kind
 
 // One of two layers keeps a window of 128: at most (128 + 64 + 256) / 32 + 1 = 15 of its pages.
 TEST(KvPlan, LayersThatKeepAWindow) {
-  const KvWindows windows{.tokens = 128, .layers = 2, .step_tokens = 256};
+  const KvWindows windows{.tokens = 128, .layers = {false, true}, .step_tokens = 256};
   EXPECT_EQ(blocks_of(kShape, windows, 480), 15 * 4);
   EXPECT_EQ(blocks_of(kShape, windows, 481), 15 * 4 + 2);
   EXPECT_EQ(blocks_of(kShape, windows, 8192), 256 * 2 + 15 * 2);

@@ -26,7 +26,7 @@ TEST(KvResidency, OneSequenceOfTheContextOrWhatIsSetAside) {
 
 TEST(KvResidency, LayersWithAWindowKeepTheWindow) {
   // Layers 0 and 2: 128 tokens, 64 more, a step of 256, and one page for their ends.
-  const KvWindows windows{.tokens = 128, .layers = 0b101};
+  const KvWindows windows{.tokens = 128, .layers = {true, false, true}};
   const EngineOptions o{.max_batched_tokens = 256};
   EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 32000, windows), (2 * 1000 + 2 * 15) * 2 * 32 * 256);
   EXPECT_EQ(wanted_kv_bytes(kSmallShape, o, 100, windows), wanted_kv_bytes(kSmallShape, o, 100));

@@ -9,6 +9,8 @@
 #include <map>
 
 #include "src/base/underlying.h"
+#include "src/formats/config_check.h"
+#include "src/formats/family.h"
 #include "src/formats/gguf/gguf_metadata.h"
 #include "src/formats/open/convert.h"
 #include "src/formats/weight_names.h"
@@ -17,10 +19,6 @@
 
 namespace mneme::test {
 namespace {
-
-constexpr Architecture kArchitectures[] = {Architecture::kLlama, Architecture::kMistral,  Architecture::kQwen2,
-                                           Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe,
-                                           Architecture::kGptOss};
 
 using Fields = std::map<std::string, std::string>;
 
@@ -31,10 +29,11 @@ std::string text(double v) {
 // All fields as text. The bindings name every member: one more does not compile.
 Fields fields_of(const ModelConfig& c) {
   const auto& [architecture, name, n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_context,
-               sliding_window, windowed, rms_eps, tied_embeddings, qkv_bias, qk_norm, rope, experts, temperature,
-               temperature_context] = c;
+               sliding_window, windowed, rms_eps, tied_embeddings, qkv_bias, o_bias, sinks, qk_norm, qk_norm_all,
+               qk_norm_behind, norms, unrotated, plain_windows, embedding_scale, residual_scale, attention_scale,
+               logit_divisor, rope, experts, temperature, temperature_context] = c;
   const auto& [theta, pairs, scaling, factor, original_context, low_freq_factor, high_freq_factor, beta_fast, beta_slow,
-               attention_factor, truncate, freq_factors] = rope;
+               attention_factor, truncate, freq_factors, rotary_dim, short_factors, long_factors] = rope;
   const auto& [n, n_used, expert_ffn, normalise, biases, limit] = experts;
   return {{"architecture", std::string(architecture_name(architecture))},
           {"name", name},
@@ -51,7 +50,18 @@ Fields fields_of(const ModelConfig& c) {
           {"rms_eps", text(rms_eps)},
           {"tied_embeddings", std::to_string(tied_embeddings)},
           {"qkv_bias", std::to_string(qkv_bias)},
+          {"o_bias", std::to_string(o_bias)},
+          {"sinks", std::to_string(sinks)},
           {"qk_norm", std::to_string(qk_norm)},
+          {"qk_norm_all", std::to_string(qk_norm_all)},
+          {"qk_norm_behind", std::to_string(qk_norm_behind)},
+          {"norms", std::to_string(underlying(norms))},
+          {"unrotated", fmt::format("{}", fmt::join(unrotated.begin(), unrotated.end(), " "))},
+          {"plain_windows", std::to_string(plain_windows)},
+          {"embedding_scale", text(embedding_scale)},
+          {"residual_scale", text(residual_scale)},
+          {"attention_scale", text(attention_scale)},
+          {"logit_divisor", text(logit_divisor)},
           {"temperature", text(temperature)},
           {"temperature_context", std::to_string(temperature_context)},
           {"rope.theta", text(theta)},
@@ -66,6 +76,9 @@ Fields fields_of(const ModelConfig& c) {
           {"rope.attention_factor", text(attention_factor)},
           {"rope.truncate", std::to_string(truncate)},
           {"rope.freq_factors", fmt::format("{}", fmt::join(freq_factors, " "))},
+          {"rope.rotary_dim", std::to_string(rotary_dim)},
+          {"rope.short_factors", fmt::format("{}", fmt::join(short_factors, " "))},
+          {"rope.long_factors", fmt::format("{}", fmt::join(long_factors, " "))},
           {"experts.n", std::to_string(n)},
           {"experts.n_used", std::to_string(n_used)},
           {"experts.ffn", std::to_string(expert_ffn)},
@@ -121,13 +134,13 @@ ModelConfig base(Architecture a) {
   c.head_dim = 8;
   c.vocab = 12;
   c.max_context = 256;
-  c.qkv_bias = a == Architecture::kQwen2 || a == Architecture::kGptOss;
-  c.qk_norm = a == Architecture::kQwen3 || a == Architecture::kQwen3Moe;
+  set_family_fields(c);
+  c.unrotated = unrotated_by_layer(a, c.n_layers);
+  c.windowed = windows_by_layer(a, c.n_layers);
+  if (!c.windowed.empty()) c.sliding_window = 32;
   if (a == Architecture::kQwen3Moe) c.experts = {.n = 3, .n_used = 2, .ffn = 8};
   if (a == Architecture::kGptOss) {
     c.experts = {.n = 3, .n_used = 2, .ffn = 8, .normalise = true, .biases = true, .limit = 7.0};
-    c.sliding_window = 32;
-    c.windowed = {true, false};
     c.rope.truncate = false;
   }
   return c;
@@ -137,7 +150,7 @@ ModelConfig base(Architecture a) {
 // architecture's order.
 ModelConfig as_gguf(ModelConfig c) {
   const std::vector<float> factors = gguf_freq_factors(c);
-  if (c.architecture == Architecture::kMistral) c.architecture = Architecture::kLlama;
+  c.architecture = family_of_gguf(gguf_architecture(c.architecture))->architecture;
   c.rope.pairs = gguf_rope_pairs(c.architecture);
   if (c.rope.scaling != RopeScaling::kLlama3) return c;
   const RopeConfig before = c.rope;
@@ -181,6 +194,17 @@ auto llama3(std::function<void(RopeConfig&)> more) {
   };
 }
 
+auto longrope(std::function<void(RopeConfig&)> more) {
+  return [more](ModelConfig& c) {
+    c.rope.scaling = RopeScaling::kLongRope;
+    c.rope.original_context = 64;
+    c.rope.attention_factor = 1.5;
+    c.rope.short_factors = {1.0f, 1.0f, 2.0f, 2.0f};
+    c.rope.long_factors = {1.0f, 2.0f, 4.0f, 8.0f};
+    more(c.rope);
+  };
+}
+
 std::vector<Change> changes_of_rope() {
   return {
       {"rope.theta", [](ModelConfig& c) { c.rope.theta = 5e5; }},
@@ -209,6 +233,9 @@ std::vector<Change> changes_of_parts() {
   const auto only = [](Architecture one) { return [one](Architecture a) { return a == one; }; };
   const auto gpt_oss = only(Architecture::kGptOss), mistral3 = only(Architecture::kMistral3);
   const auto llama = only(Architecture::kLlama), moe = only(Architecture::kQwen3Moe);
+  const auto multiplied = [](Architecture a) { return family_of(a).multipliers; };
+  const auto some_unrotated = [](Architecture a) { return family_of(a).unrotated_period > 0; };
+  const auto partial = [](Architecture a) { return family_of(a).partial_rope; };
   return {
       {"experts.n", [](ModelConfig& c) { c.experts.n = 4; }, has_experts},
       {"experts.n_used", [](ModelConfig& c) { c.experts.n_used = 1; }, has_experts},
@@ -226,6 +253,24 @@ std::vector<Change> changes_of_parts() {
        },
        gpt_oss},
       {"qkv_bias", [](ModelConfig& c) { c.qkv_bias = true; }, llama},
+      {"embedding_scale", [](ModelConfig& c) { c.embedding_scale = 12.0; }, multiplied},
+      {"residual_scale", [](ModelConfig& c) { c.residual_scale = 0.25; }, multiplied},
+      {"attention_scale", [](ModelConfig& c) { c.attention_scale = 0.125; }, multiplied},
+      {"logit_divisor", [](ModelConfig& c) { c.logit_divisor = 8.0; }, multiplied},
+      {"unrotated",
+       [](ModelConfig& c) {
+         c.unrotated = {true, false};
+       },
+       some_unrotated},
+      {"unrotated",
+       [](ModelConfig& c) {
+         c.unrotated = {true, true};
+       },
+       some_unrotated},
+      {"rope.rotary_dim", [](ModelConfig& c) { c.rope.rotary_dim = 4; }, partial},
+      {"rope.short_factors", longrope([](RopeConfig& r) { r.short_factors[1] = 1.5f; }), partial},
+      {"rope.long_factors", longrope([](RopeConfig& r) { r.long_factors[3] = 9.0f; }), partial},
+      {"rope.attention_factor", longrope([](RopeConfig& r) { r.attention_factor = 1.25; }), partial},
       {"temperature", [](ModelConfig& c) { c.temperature = 0.25, c.temperature_context = 64; }, mistral3},
       {"temperature_context",
        [](ModelConfig& c) {
@@ -242,7 +287,8 @@ std::vector<Change> changes() {
       {"n_layers",
        [](ModelConfig& c) {
          c.n_layers = 3;
-         if (!c.windowed.empty()) c.windowed = {true, false, true};
+         c.windowed = windows_by_layer(c.architecture, 3);
+         c.unrotated = unrotated_by_layer(c.architecture, 3);
        }},
       {"hidden", [](ModelConfig& c) { c.hidden = 24; }},
       {"ffn", [](ModelConfig& c) { c.ffn = 24; }},
@@ -261,7 +307,8 @@ std::vector<Change> changes() {
 }
 
 TEST(ConfigFields, EachComesThroughConvertInEveryArchitecture) {
-  for (const Architecture a : kArchitectures) {
+  for (const Family& family : families()) {
+    const Architecture a = family.architecture;
     EXPECT_EQ(through_convert(base(a)), fields_of(as_gguf(base(a)))) << architecture_name(a);
     for (const Change& change : changes()) {
       if (!change.applies(a)) continue;
@@ -275,7 +322,8 @@ TEST(ConfigFields, EachComesThroughConvertInEveryArchitecture) {
 
 TEST(ConfigFields, EachIsChangedByATest) {
   // These follow from the architecture.
-  const std::vector<std::string> kDerived = {"architecture", "qk_norm", "experts.biases"};
+  const std::vector<std::string> kDerived = {"architecture",   "qk_norm", "qk_norm_all",   "qk_norm_behind", "o_bias",
+                                             "experts.biases", "sinks",   "plain_windows", "norms"};
   for (const auto& [field, value] : fields_of({})) {
     const std::vector<Change> all = changes();
     const bool changed = std::any_of(all.begin(), all.end(), [&](const Change& c) { return field == c.field; });

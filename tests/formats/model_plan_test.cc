@@ -20,7 +20,8 @@ TEST(ModelPlan, OfADenseModelHasAttentionAndMlpInEachLayer) {
   ModelConfig c = config_of(3);
   c.qk_norm = true;
   const LayerPlan layer{
-      .blocks = {AttentionPlan{.n_heads = 8, .n_kv_heads = 2, .head_dim = 16, .qk_norm = true}, MlpPlan{.width = 96}}};
+      .blocks = {AttentionPlan{.n_heads = 8, .n_kv_heads = 2, .head_dim = 16, .qk_norm = QkNorm::kHeads},
+                 MlpPlan{.width = 96}}};
   EXPECT_EQ(model_plan_of(c), (ModelPlan{.layers = {layer, layer, layer}}));
 }
 

@@ -13,7 +13,7 @@
 namespace mneme {
 namespace {
 
-constexpr KvWindows kWindows{.tokens = 40, .layers = 2, .step_tokens = 50};
+const KvWindows kWindows{.tokens = 40, .layers = {false, true}, .step_tokens = 50};
 
 std::unique_ptr<PagePool> window_pool(std::int64_t n_blocks) {
   auto pool = std::make_unique<PagePool>(kShape, n_blocks);
@@ -169,6 +169,17 @@ TEST(SequenceWindow, RandomCutsAndForks) {
     all.clear();
     EXPECT_EQ(pool->n_free(), pool->n_blocks());
   }
+}
+
+TEST(KvWindowsTest, CountsLayersBeyondThe64th) {
+  KvWindows windows{.tokens = 40, .layers = std::vector<bool>(88)};
+  EXPECT_EQ(windows.n_layers(), 0);
+  windows.layers[70] = windows.layers[87] = true;
+  EXPECT_EQ(windows.n_layers(), 2);
+  EXPECT_EQ(windows.first_layer(), 70);
+  EXPECT_TRUE(windows.has(87));
+  EXPECT_FALSE(windows.has(86));
+  EXPECT_FALSE(windows.has(88));
 }
 
 }  // namespace

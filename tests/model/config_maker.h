@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "src/formats/family.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
 #include "src/formats/safetensors/hf_model.h"
@@ -56,7 +57,7 @@ inline nlohmann::json rope_section(Bytes& b) {
     if (b.below(2) == 1) s[key] = b.one_of(values);
   };
   s[b.one_of<const char*>({"rope_type", "type"})] =
-      b.one_of<const char*>({"yarn", "default", "linear", "dynamic", "llama3"});
+      b.one_of<const char*>({"yarn", "default", "linear", "dynamic", "llama3", "longrope"});
   if (!b.rarely()) s["factor"] = b.one_of<double>({4, 1, 0.5, 1e6, 0, -1, 1e-3});
   if (!b.rarely()) s["original_max_position_embeddings"] = b.one_of<std::int64_t>({16, 1, 128, 0, -1, 1LL << 40});
   number("rope_theta", {1e4, 1, 1.0001, 1e12, 0});
@@ -68,14 +69,19 @@ inline nlohmann::json rope_section(Bytes& b) {
   number("llama_4_scaling_beta", {0.1, 0, 1000, -1});
   number("low_freq_factor", {1, 4, 1e-6});
   number("high_freq_factor", {4, 1, 1e6});
+  number("partial_rotary_factor", {0.5, 1, 0.75, 0, -1, 1e-9});
+  number("alpha", {20, 1e-6, -1, 1e9});
+  for (const char* key : {"short_factor", "long_factor"})
+    if (b.below(2) == 1)
+      s[key] = std::vector<double>(b.one_of<std::size_t>({8, 4, 12, 1, 0}), b.one_of<double>({1, 8, 0, -1}));
   if (b.below(2) == 1) s["truncate"] = b.below(2) == 1;
   return s;
 }
 
 // Errors  those of read_hf_config().
 inline ModelConfig hf_config_of(Bytes& b) {
-  const char* type =
-      b.one_of<const char*>({"ministral3", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"});
+  const Family& family = families()[b.below(families().size())];
+  const std::string_view type = family.hf_type;
   const TinySizes t(b);
   nlohmann::json c = {{"model_type", type},
                       {"num_hidden_layers", t.layers},
@@ -96,6 +102,11 @@ inline ModelConfig hf_config_of(Bytes& b) {
   if (b.below(2) == 1) c["use_sliding_window"] = true;
   if (b.below(2) == 1) c["max_window_layers"] = b.one_of<std::int64_t>({0, 1, 28});
   if (b.below(2) == 1) c["swiglu_limit"] = b.one_of<double>({7, 0.5, 0, -1});
+  for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
+    if (family.multipliers && b.below(2) == 1) c[key] = b.one_of<double>({0.5, 1e-3, 1e3, 0, -1, 1e9});
+  if (family.unrotated_period > 0 && b.below(2) == 1)
+    c["no_rope_layers"] = std::vector<int>(b.one_of<std::size_t>({2, 1, 3, 0}), b.one_of<int>({0, 1}));
+  if (b.rarely()) c["attention_bias"] = true;
   if (b.below(2) == 1) c["rope_parameters"] = rope_section(b);
   if (b.below(2) == 1) c["rope_scaling"] = rope_section(b);
   if (b.rarely()) c["original_max_position_embeddings"] = b.one_of<std::int64_t>({8, 0, 1});
@@ -126,7 +137,7 @@ inline void set_gguf_rope(Bytes& b, const std::string& a, GgufBuilder& file) {
 
 // Errors  those of read_gguf_config().
 inline ModelConfig gguf_config_of(Bytes& b) {
-  const std::string type = b.one_of<const char*>({"mistral3", "llama", "qwen2", "qwen3", "qwen3moe", "gpt-oss"});
+  const std::string type(families()[b.below(families().size())].gguf);
   const std::string a = type + ".";
   const TinySizes t(b);
   GgufBuilder file;
@@ -149,6 +160,9 @@ inline ModelConfig gguf_config_of(Bytes& b) {
     if (b.below(2) == 1) file.set("mneme.expert_limit", b.one_of<float>({7.0f, 0.5f, 0.0f, -1.0f}));
   }
   set_gguf_rope(b, a, file);
+  for (const char* key : {"embedding_scale", "residual_scale", "attention.scale", "logit_scale"})
+    if (b.rarely()) file.set(a + key, b.one_of<float>({0.5f, 1e-3f, 1e3f, 0.0f, -1.0f, 1e9f}));
+  if (b.rarely()) size("rope.dimension_count", b.one_of<std::int64_t>({8, 4, 2, 3, 0, 64}));
   file.add("token_embd.weight", {static_cast<std::uint64_t>(t.hidden), 24}, 0);
   if (b.below(2) == 1) file.add("output.weight", {static_cast<std::uint64_t>(t.hidden), 24}, 0);
   if (b.rarely()) file.add("blk.0.attn_q.bias", {8}, 0);

@@ -28,7 +28,7 @@ class ConfigStep : public testing::Test {
 };
 
 TEST_F(ConfigStep, ConfigurationsThatAreReadRun) {
-  constexpr int kInputs = 6000;
+  constexpr int kInputs = 24000;
   std::map<Architecture, int> read, ran;
   Rng rng(42);
   for (int i = 0; i < kInputs; ++i) {
@@ -42,13 +42,10 @@ TEST_F(ConfigStep, ConfigurationsThatAreReadRun) {
     ASSERT_TRUE(std::all_of(logits->begin(), logits->end(), [](float x) { return std::isfinite(x); }))
         << "input " << i << ", " << architecture_name(config->architecture);
   }
-  int all = 0;
   for (const auto& [architecture, n] : ran) {
     EXPECT_GE(n, 10) << architecture_name(architecture);
-    all += n;
   }
-  EXPECT_GE(ran.size(), 6u);
-  EXPECT_GE(all, 150);
+  EXPECT_EQ(ran.size(), families().size());
 }
 
 // Mistral Small 3.1 as llama.cpp's converter writes it: SIGFPE at the first step.

@@ -181,15 +181,11 @@ TEST(Forward, LogitsOfIdsWithoutATokenAreImpossible) {
     EXPECT_EQ(logits[1][i], i % 50 < 46 ? logits[0][i] : -std::numeric_limits<float>::infinity()) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(, ForwardTest,
-                         testing::Values(Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2,
-                                         Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe,
-                                         Architecture::kGptOss),
-                         [](const auto& test) {
-                           std::string name(architecture_name(test.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(, ForwardTest, testing::ValuesIn(all_architectures()), [](const auto& test) {
+  std::string name(architecture_name(test.param));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace mneme

@@ -41,8 +41,7 @@ std::unique_ptr<MemoryCheckpoint> zeros(const ModelConfig& config, DType dtype =
 }
 
 TEST_F(LoadTest, EveryMissingTensorIsNamed) {
-  for (const Architecture a : {Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3,
-                               Architecture::kMistral3, Architecture::kQwen3Moe, Architecture::kGptOss}) {
+  for (const Architecture a : all_architectures()) {
     const ModelConfig config = small_config(a);
     EXPECT_NE(load(zeros(config)), nullptr);
     for_each_weight(config, [&](const WeightSpec& w) {

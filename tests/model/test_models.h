@@ -11,6 +11,7 @@
 
 #include "src/base/rng.h"
 #include "src/formats/checkpoint.h"
+#include "src/formats/family.h"
 #include "src/formats/weight_names.h"
 #include "src/model/model.h"
 #include "src/ops/gemm/gemm.h"
@@ -29,11 +30,9 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   c.head_dim = 16;
   c.vocab = 50;
   c.max_context = 512;
-  c.qkv_bias = architecture == Architecture::kQwen2;
-  c.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kQwen3Moe;
+  set_family_fields(c);
   if (architecture == Architecture::kQwen3Moe) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
   if (architecture == Architecture::kGptOss) {
-    c.qkv_bias = true;
     c.experts = {.n = 6, .n_used = 2, .ffn = 32, .normalise = true, .biases = true, .limit = 1.0};
     c.sliding_window = 20;
     c.windowed = {true, false};
@@ -43,7 +42,27 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
     c.temperature_context = 16;
   }
   c.rope.theta = 1000.0;
+  const Family& family = family_of(architecture);
+  c.rope.pairs = family.gguf_pairs;
+  if (family.multipliers)
+    c.embedding_scale = 3.0, c.residual_scale = 0.5, c.attention_scale = 0.5, c.logit_divisor = 2.0;
+  if (family.unrotated_period > 0) c.unrotated = {true, false};
+  if (family.partial_rope) c.rope.rotary_dim = c.head_dim / 2;
+  if (family.plain_windows) {
+    c.sliding_window = 20;
+    c.windowed = {true, false};
+    c.rope.scaling = RopeScaling::kYarn;
+    c.rope.factor = 4.0;
+    c.rope.original_context = 64;
+  }
   return c;
+}
+
+// Every architecture, for tests that take one.
+inline std::vector<Architecture> all_architectures() {
+  std::vector<Architecture> all;
+  for (const Family& family : families()) all.push_back(family.architecture);
+  return all;
 }
 
 // A checkpoint without a file: zeros in every weight of `config`, ready to be damaged.

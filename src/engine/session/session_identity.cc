@@ -71,7 +71,10 @@ std::uint64_t hash_of(const RopeConfig& r, std::int64_t context) {
     hash.add(v);
   hash.add(r.original_context);
   hash.add(std::as_bytes(std::span(r.freq_factors)));
-  if (r.scaling == RopeScaling::kDynamic) hash.add(context);
+  if (r.scaling == RopeScaling::kDynamic || r.scaling == RopeScaling::kLongRope) hash.add(context);
+  if (r.rotary_dim != 0) hash.add(r.rotary_dim);
+  for (const std::vector<float>* factors : {&r.short_factors, &r.long_factors})
+    hash.add(std::as_bytes(std::span(*factors)));
   return hash.value();
 }
 
@@ -105,6 +108,14 @@ std::uint64_t hash_of_weights(const Checkpoint& checkpoint) {
     hash.add(c.temperature_context);
   }
   for (const bool windowed : c.windowed) hash.add(windowed);
+  // What a model of before 2026-12 cannot have is added where it is there: files of such models keep their number.
+  for (const bool unrotated : c.unrotated) hash.add(unrotated);
+  for (const double v : {c.embedding_scale, c.residual_scale, c.logit_divisor})
+    if (v != 1.0) hash.add(v);
+  if (c.attention_scale != 0.0) hash.add(c.attention_scale);
+  for (const bool flag : {c.qk_norm_all, c.qk_norm_behind, c.plain_windows})
+    if (flag) hash.add(flag);
+  if (c.norms != NormOrder::kBefore) hash.add(underlying(c.norms));
   if (c.experts.limit != 0.0) hash.add(c.experts.limit);
   // By name: the order of tensors in a file says nothing.
   std::vector<const CheckpointTensor*> tensors;

@@ -25,8 +25,8 @@ class GgufCheckpoint final : public Checkpoint {
     tokenizer_ = read_gguf_tokenizer(file_);
     pad_tokens(tokenizer_, config_.vocab, file_.file());
     for (const GgufTensor& t : file_.tensors())
-      if (t.name != "rope_freqs.weight")
-        tensors_.push_back({std::string(t.name), view_of_dims(t.data.data(), t.dtype, t.dims, t.rank)});
+      if (t.name != "rope_freqs.weight" && !t.name.starts_with("rope_factors_"))
+        add_split(config_, {std::string(t.name), view_of_dims(t.data.data(), t.dtype, t.dims, t.rank)}, tensors_);
     check_weights(config_, *this, file_.file());
     metadata_ = file_.describe();
     format_ = fmt::format("GGUF v{}", file_.version());

@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/formats/config_check.h"
+#include "src/formats/family.h"
 #include "src/formats/gguf/gguf_metadata.h"
 #include "src/formats/gguf/gguf_model.h"
 #include "src/formats/wrong_file.h"
@@ -57,18 +58,12 @@ class Keys {
 Architecture architecture_of(const GgufFile& file) {
   const auto name = file.string("general.architecture");
   if (!name) fail(ErrorKind::kFormat, "{}: metadata 'general.architecture' is missing", file.file());
-  if (*name == "llama") return Architecture::kLlama;
-  if (*name == "qwen2") return Architecture::kQwen2;
-  if (*name == "qwen3") return Architecture::kQwen3;
-  if (*name == "mistral3") return Architecture::kMistral3;
-  if (*name == "qwen3moe") return Architecture::kQwen3Moe;
-  if (*name == "gpt-oss") return Architecture::kGptOss;
+  if (const Family* family = family_of_gguf(*name)) return family->architecture;
   if (is_embedding_model(*name)) refuse_embedding_model(file.file(), "architecture", *name);
   fail(ErrorKind::kUnsupported,
-       "{}: architecture '{}' is not supported: expected llama (also mistral), qwen2, qwen3, qwen3moe, mistral3, "
-       "gpt-oss. "
+       "{}: architecture '{}' is not supported: expected one of {}. "
        "Take a model of one of these families, or ask for '{}' in an issue",
-       file.file(), *name, *name);
+       file.file(), *name, gguf_families(), *name);
 }
 
 // Files in GGUF's container that are no models.
@@ -143,8 +138,32 @@ void read_yarn(const Keys& keys, const GgufFile& file, RopeConfig& r) {
   r.attention_factor = read_amplitude(keys, file, r.factor);
 }
 
+// A vector of f32; empty: the file has none.
+std::vector<float> read_factors(const GgufFile& file, const char* name) {
+  const GgufTensor* t = file.find_tensor(name);
+  if (t == nullptr) return {};
+  if (t->dtype != DType::kF32 || t->rank != 1)
+    fail(ErrorKind::kUnsupported, "{}: tensor '{}': expected a vector in f32, found rank {} in {}", file.file(), name,
+         t->rank, dtype_name(t->dtype));
+  std::vector<float> values(t->dims[0]);
+  std::memcpy(values.data(), t->data.data(), t->data.size());
+  return values;
+}
+
+// Files have the two tensors; not all of them have the type beside.
+void read_longrope(const Keys& keys, const GgufFile& file, RopeConfig& r) {
+  r.scaling = RopeScaling::kLongRope;
+  r.short_factors = read_factors(file, "rope_factors_short.weight");
+  r.long_factors = read_factors(file, "rope_factors_long.weight");
+  r.factor = 1.0;
+  r.original_context = keys.integer("rope.scaling.original_context_length");
+  r.attention_factor = keys.number("rope.scaling.attn_factor", 1.0);
+}
+
 void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
   const std::string_view type = keys.string("rope.scaling.type").value_or("");
+  if (type == "longrope" || file.find_tensor("rope_factors_long.weight") != nullptr)
+    return read_longrope(keys, file, r);
   r.factor = read_factor(keys, file);
   if (type.empty()) {
     r.scaling = r.factor != 0.0 && r.factor != 1.0 ? RopeScaling::kLinear : RopeScaling::kNone;
@@ -158,8 +177,8 @@ void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
     r.scaling = RopeScaling::kDynamic;
   } else {
     fail(ErrorKind::kUnsupported,
-         "{}: RoPE scaling '{}'; this build knows none, linear, yarn, dynamic, and llama3 as rope_freqs", file.file(),
-         type);
+         "{}: RoPE scaling '{}'; this build knows none, linear, yarn, dynamic, longrope, and llama3 as rope_freqs",
+         file.file(), type);
   }
   if (r.scaling == RopeScaling::kNone) {
     r.factor = 1.0;
@@ -172,18 +191,9 @@ void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
   if (r.scaling == RopeScaling::kYarn) read_yarn(keys, file, r);
 }
 
-void read_freq_factors(const GgufFile& file, RopeConfig& r) {
-  const GgufTensor* t = file.find_tensor("rope_freqs.weight");
-  if (t == nullptr) return;
-  if (t->dtype != DType::kF32 || t->rank != 1)
-    fail(ErrorKind::kUnsupported, "{}: tensor 'rope_freqs.weight': expected a vector in f32, found rank {} in {}",
-         file.file(), t->rank, dtype_name(t->dtype));
-  r.freq_factors.resize(t->dims[0]);
-  std::memcpy(r.freq_factors.data(), t->data.data(), t->data.size());
-}
-
 ExpertConfig read_experts(const Keys& keys, Architecture architecture, const GgufFile& file) {
-  if (architecture != Architecture::kQwen3Moe && architecture != Architecture::kGptOss) {
+  const ExpertNames names = family_of(architecture).experts;
+  if (names == ExpertNames::kNone) {
     if (const std::int64_t n = keys.integer("expert_count", 0); n != 0)
       fail(ErrorKind::kUnsupported, "{}: a mixture of {} experts in a {} model; expected a dense one", file.file(), n,
            architecture_name(architecture));
@@ -193,18 +203,22 @@ ExpertConfig read_experts(const Keys& keys, Architecture architecture, const Ggu
                  .n_used = keys.integer("expert_used_count"),
                  .ffn = keys.integer("expert_feed_forward_length"),
                  .normalise = file.boolean(keys.name("expert_weights_norm")).value_or(true)};
-  if (architecture == Architecture::kGptOss) {
+  if (names == ExpertNames::kFused) {
     e.normalise = e.biases = true;
     e.limit = file.number("mneme.expert_limit").value_or(kGptOssLimit);
   }
   return e;
 }
 
-// Every second layer has the window, from the first on, unless the file lists them.
-void read_gpt_oss(const Keys& keys, const GgufFile& file, ModelConfig& c) {
-  c.windowed = alternating_windows(c.n_layers);
+// Layers with windows and without RoPE: as the architecture has them, unless the file lists them.
+void read_kinds(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  const bool always = family_of(c.architecture).window == WindowRule::kByLayer;
+  c.windowed = always || c.sliding_window > 0 ? windows_by_layer(c.architecture, c.n_layers) : std::vector<bool>();
   const auto listed = file.integers(keys.name("attention.sliding_window_pattern"));
   if (listed) c.windowed.assign(listed->begin(), listed->end());
+  c.unrotated = unrotated_by_layer(c.architecture, c.n_layers);
+  if (const auto unrotated = file.integers("mneme.unrotated_layers"))
+    c.unrotated.assign(unrotated->begin(), unrotated->end());
 }
 
 // cos and sin are divided by the scale that the multiplier gives; without the key by 1, as in llama.cpp.
@@ -217,6 +231,23 @@ void read_mistral3(const Keys& keys, ModelConfig& c) {
   const double log = 0.1 * std::log(c.rope.factor);
   const double on_top = keys.number("rope.scaling.attn_factor", 1.0);
   c.rope.attention_factor = on_top * (log + 1.0) / (multiplier * log + 1.0);
+}
+
+void read_multipliers(const Keys& keys, ModelConfig& c) {
+  for (const Multiplier& m : multipliers())
+    if (const double v = keys.number(m.gguf, 0.0); v != 0.0) c.*m.member = v;
+}
+
+void read_rotary_dim(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  const std::int64_t d = keys.integer("rope.dimension_count", c.head_dim);
+  if (d != c.head_dim && !family_of(c.architecture).partial_rope)
+    fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions in a {} model; this build rotates all of them",
+         file.file(), d, c.head_dim, architecture_name(c.architecture));
+  if (d == c.head_dim) return;
+  if (d < 2)
+    fail(ErrorKind::kFormat, "{}: '{}': expected 2 to {}, found {}", file.file(), keys.name("rope.dimension_count"),
+         c.head_dim, d);
+  c.rope.rotary_dim = d;
 }
 
 std::int64_t read_vocab(const GgufFile& file, const Keys& keys) {
@@ -264,19 +295,18 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.rms_eps = keys.number("attention.layer_norm_rms_epsilon");
   c.vocab = read_vocab(file, keys);
   c.tied_embeddings = file.find_tensor("output.weight") == nullptr;
-  const bool gpt_oss = c.architecture == Architecture::kGptOss;
-  c.qkv_bias = c.architecture == Architecture::kQwen2 || gpt_oss || file.find_tensor("blk.0.attn_q.bias") != nullptr;
-  c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
+  set_family_fields(c);
+  c.qkv_bias = c.qkv_bias || file.find_tensor("blk.0.attn_q.bias") != nullptr ||
+               file.find_tensor("blk.0.attn_qkv.bias") != nullptr;
+  if (family_of(c.architecture).multipliers) read_multipliers(keys, c);
   c.rope.pairs = gguf_rope_pairs(c.architecture);
   c.rope.theta = keys.number("rope.freq_base", 10000.0);
-  if (const std::int64_t d = keys.integer("rope.dimension_count", c.head_dim); d != c.head_dim)
-    fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions; this build rotates all of them", file.file(), d,
-         c.head_dim);
+  read_rotary_dim(keys, file, c);
   c.rope.truncate = file.boolean("mneme.rope_truncate").value_or(truncates_yarn(c.architecture));
   read_scaling(keys, file, c.rope);
-  read_freq_factors(file, c.rope);
+  c.rope.freq_factors = read_factors(file, "rope_freqs.weight");
   if (c.architecture == Architecture::kMistral3) read_mistral3(keys, c);
-  if (gpt_oss) read_gpt_oss(keys, file, c);
+  read_kinds(keys, file, c);
   check_config(c, file.file());
   return c;
 }

@@ -12,6 +12,7 @@
 #include "src/base/size32.h"
 #include "src/base/underlying.h"
 #include "src/formats/config_check.h"
+#include "src/formats/family.h"
 #include "src/formats/tokenizer_check.h"
 
 namespace mneme {
@@ -36,6 +37,10 @@ void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
     case RopeScaling::kNone:
     case RopeScaling::kLlama3:
       return;
+    case RopeScaling::kLongRope:
+      w.put(a + "rope.scaling.type", "longrope");
+      put_f32(w, a + "rope.scaling.attn_factor", r.attention_factor);
+      return w.put(a + "rope.scaling.original_context_length", u32(r.original_context));
     case RopeScaling::kLinear:
       return factor("linear");
     case RopeScaling::kDynamic:
@@ -56,12 +61,23 @@ void put_amplitude(GgufWriter& w, const std::string& a, const RopeConfig& r) {
   put_f32(w, a + "rope.scaling.attn_factor", r.attention_factor / derived);
 }
 
-// gpt-oss: which layers have a window, where it is not every second one.
+// Which layers have a window, where the architecture does not say the same.
 void put_windows(GgufWriter& w, const std::string& a, const ModelConfig& c) {
   if (c.sliding_window > 0) w.put(a + "attention.sliding_window", u32(c.sliding_window));
-  if (c.windowed.empty() || c.windowed == alternating_windows(c.n_layers)) return;
-  const std::vector<std::int32_t> flags(c.windowed.begin(), c.windowed.end());
+  const std::vector<bool> usual = windows_by_layer(c.architecture, c.n_layers);
+  if (c.windowed == usual || (c.windowed.empty() && c.sliding_window == 0)) return;
+  const std::vector<std::int32_t> flags = c.windowed.empty()
+                                              ? std::vector<std::int32_t>(c.n_layers, 1)
+                                              : std::vector<std::int32_t>(c.windowed.begin(), c.windowed.end());
   w.put(a + "attention.sliding_window_pattern", std::span<const std::int32_t>(flags));
+}
+
+void put_unrotated(GgufWriter& w, const ModelConfig& c) {
+  if (c.unrotated == unrotated_by_layer(c.architecture, c.n_layers)) return;
+  const std::vector<std::int32_t> flags = c.unrotated.empty()
+                                              ? std::vector<std::int32_t>(c.n_layers)
+                                              : std::vector<std::int32_t>(c.unrotated.begin(), c.unrotated.end());
+  w.put("mneme.unrotated_layers", std::span<const std::int32_t>(flags));  // llama.cpp goes by the architecture
 }
 
 void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
@@ -146,12 +162,11 @@ void put_byte_bpe(GgufWriter& w, const TokenizerData& t) {
 }  // namespace
 
 std::string_view gguf_architecture(Architecture a) {
-  return a == Architecture::kMistral ? architecture_name(Architecture::kLlama) : architecture_name(a);
+  return family_of(a).gguf;
 }
 
 RopePairs gguf_rope_pairs(Architecture a) {
-  const bool neighbours = gguf_architecture(a) == "llama" || a == Architecture::kMistral3;
-  return neighbours ? RopePairs::kNeighbours : RopePairs::kHalves;
+  return family_of(a).gguf_pairs;
 }
 
 std::string_view known_pre_tokenizer(const std::vector<std::string>& patterns) {
@@ -196,11 +211,14 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "attention.value_length", u32(c.head_dim));
   put_f32(w, a + "attention.layer_norm_rms_epsilon", c.rms_eps);
   put_windows(w, a, c);
+  put_unrotated(w, c);
   put_f32(w, a + "rope.freq_base", c.rope.theta);
-  w.put(a + "rope.dimension_count", u32(c.head_dim));
+  w.put(a + "rope.dimension_count", u32(c.rope.rotary_dim == 0 ? c.head_dim : c.rope.rotary_dim));
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
   if (c.experts.n > 0) put_experts(w, a, c.experts);
+  for (const Multiplier& m : multipliers())
+    if (c.*m.member != ModelConfig{}.*m.member) put_f32(w, a + m.gguf, c.*m.member);
   if (c.rope.truncate != truncates_yarn(c.architecture)) w.put("mneme.rope_truncate", c.rope.truncate);
   if (c.architecture == Architecture::kMistral3)
     put_mistral3(w, a, c);

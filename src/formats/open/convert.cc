@@ -1,6 +1,7 @@
 #include "src/formats/open/convert.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "src/base/check.h"
@@ -23,8 +24,9 @@ struct Job {
 };
 
 // Source row of output row r: within a head, row p * D/2 + i of halves is row 2 i + p of neighbours.
-std::int64_t source_row(std::int64_t r, std::int64_t head_dim, RopePairs to) {
-  const std::int64_t head = r / head_dim, at = r % head_dim, half = head_dim / 2;
+std::int64_t source_row(std::int64_t r, std::int64_t head_dim, std::int64_t rotary_dim, RopePairs to) {
+  const std::int64_t head = r / head_dim, at = r % head_dim, half = (rotary_dim == 0 ? head_dim : rotary_dim) / 2;
+  if (at >= 2 * half) return r;
   return head * head_dim + (to == RopePairs::kNeighbours ? at % 2 * half + at / 2 : at % half * 2 + at / half);
 }
 
@@ -103,6 +105,7 @@ class Converter {
 
   void write_rows(GgufWriter& writer, const ConstTensorView& v, const Job& job,
                   std::span<const std::int32_t> columns = {}) {
+    const ModelConfig& c = from_.config();
     const std::int64_t rows = v.dim(0), width = v.dim(1);
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
     const std::size_t bytes = row_bytes(job.to, width);
@@ -111,7 +114,7 @@ class Converter {
     for (std::int64_t begin = 0; begin < rows; begin += chunk) {
       const std::int64_t n = std::min(chunk, rows - begin);
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t r = job.reorder ? source_row(begin + i, from_.config().head_dim, pairs_) : begin + i;
+        const std::int64_t r = job.reorder ? source_row(begin + i, c.head_dim, c.rope.rotary_dim, pairs_) : begin + i;
         if (v.dtype() == job.to && columns.empty())
           std::copy_n(v.row(r), bytes, out_.data() + i * bytes);
         else
@@ -147,11 +150,18 @@ ConvertResult convert_to_gguf(const Checkpoint& from, const std::filesystem::pat
   put_config(writer, from.config(), type);
   for (const CarriedMetadata& m : from.carried_metadata()) writer.put_encoded(m.key, m.encoded);
   put_tokenizer(writer, from.tokenizer());
+  const RopeConfig& rope = from.config().rope;
   const std::vector<float> factors = gguf_freq_factors(from.config());
-  if (!factors.empty()) writer.add_tensor("rope_freqs.weight", {std::ssize(factors)}, DType::kF32);
+  const std::pair<const char*, const std::vector<float>*> of_rope[] = {
+      {"rope_freqs.weight", &factors},
+      {"rope_factors_long.weight", &rope.long_factors},
+      {"rope_factors_short.weight", &rope.short_factors}};
+  for (const auto& [name, values] : of_rope)
+    if (!values->empty()) writer.add_tensor(name, {std::ssize(*values)}, DType::kF32);
   converter.declare(writer);
   writer.begin_data();
-  if (!factors.empty()) writer.write(std::as_bytes(std::span(factors)));
+  for (const auto& [name, values] : of_rope)
+    if (!values->empty()) writer.write(std::as_bytes(std::span(*values)));
   for (std::int64_t i = 0; i < converter.size(); ++i) {
     if (progress) progress("convert, tensors", i, converter.size());
     converter.write(writer, i);

@@ -1,5 +1,7 @@
 #include "src/formats/safetensors/hf_checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <deque>
 #include <map>
@@ -157,6 +159,8 @@ class HfCheckpoint final : public Checkpoint {
     }
     reads_pictures_ = text_part(config.ref()).has_value();
     read_tensors(folder);
+    if (n_beside_text_ > 0)
+      metadata_.push_back({"left out", "string", fmt::format("{} tensors beside the text (pictures)", n_beside_text_)});
     check_weights(config_, *this, folder.string());
     tokenizer_ = read_hf_tokenizer(folder);
     pad_tokens(tokenizer_, config_.vocab, folder.string());
@@ -184,11 +188,13 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
                  t.name);
         }
-        if (reads_pictures_ && is_beside_text(t.name)) continue;
+        if (reads_pictures_ && is_beside_text(t.name)) {
+          ++n_beside_text_;
+          continue;
+        }
         if (reads_pictures_) t.name = name_in_text(t.name);
         if (!is_aligned(t)) align(t);
-        found_.emplace(t.name, file_tensors_.size());
-        file_tensors_.push_back(std::move(t));
+        add_split(std::move(t));
       }
     }
     for (const auto& [name, file] : files.place)
@@ -197,6 +203,22 @@ class HfCheckpoint final : public Checkpoint {
     settle_head();
     settle_zero_points();
     rename_tensors(folder);
+  }
+
+  // A tensor that fuses several is added as its parts, and found by its own name too.
+  void add_split(SafetensorsTensor t) {
+    const std::vector<FusedPart> parts = parts_of_fused(config_, t.name);
+    found_.emplace(t.name, file_tensors_.size());
+    const bool fused = !parts.empty() && t.rank <= 2 && t.dims[0] == parts.back().first + parts.back().n;
+    if (!fused) return file_tensors_.push_back(std::move(t));
+    const std::size_t row = t.data.size() / static_cast<std::size_t>(t.dims[0]);
+    for (const FusedPart& part : parts) {
+      SafetensorsTensor& one = file_tensors_.emplace_back(t);
+      one.name = part.name;
+      one.dims[0] = part.n;
+      one.data = t.data.subspan(part.first * row, part.n * row);
+      found_.emplace(one.name, file_tensors_.size() - 1);
+    }
   }
 
   // Files may have tensors anywhere; kernels and the parts of quantised weights are read as numbers.
@@ -271,6 +293,9 @@ class HfCheckpoint final : public Checkpoint {
       if (!dtype)
         fail(ErrorKind::kUnsupported, "{}: tensor '{}': expected BF16, F16 or F32, found {}", folder.string(), t.name,
              t.shape());
+      if (t.rank > 4)
+        fail(ErrorKind::kFormat, "{}: tensor '{}': expected a vector or a matrix, found {}", folder.string(), t.name,
+             t.shape());
       tensors_.push_back({it->second, view_of_dims(t.data.data(), *dtype, t.dims, t.rank)});
     }
   }
@@ -317,6 +342,7 @@ class HfCheckpoint final : public Checkpoint {
   ModelConfig config_;
   QuantConfig quantisation_;
   bool reads_pictures_ = false;
+  std::int64_t n_beside_text_ = 0;                        // tensors left out
   const SafetensorsTensor* repeats_embedding_ = nullptr;  // a tied head, in file_tensors_
   std::deque<Buffer> aligned_;                            // copies of tensors at odd addresses
   std::deque<RepackedMatrix> repacked_;                   // matrices that tensors_ views

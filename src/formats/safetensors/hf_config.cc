@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/formats/config_check.h"
+#include "src/formats/family.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/wrong_file.h"
 
@@ -15,19 +17,13 @@ constexpr double kGptOssAlpha = 1.702;
 
 Architecture architecture_of(const JsonRef& config) {
   const std::string type = config.at("model_type").string();
-  if (type == "llama") return Architecture::kLlama;
-  if (type == "mistral") return Architecture::kMistral;
-  if (type == "qwen2") return Architecture::kQwen2;
-  if (type == "qwen3") return Architecture::kQwen3;
-  if (type == "ministral3") return Architecture::kMistral3;
-  if (type == "qwen3_moe") return Architecture::kQwen3Moe;
-  if (type == "gpt_oss") return Architecture::kGptOss;
+  if (const Family* family = family_of_hf(type)) return family->architecture;
+  if (const Family* flat = family_of_hf(type + "_text")) return flat->architecture;  // old folders of qwen2_5_vl
   if (is_embedding_model(type)) refuse_embedding_model(config.file(), "model_type", type);
-  fail(
-      ErrorKind::kUnsupported,
-      "{}: model_type '{}' is not supported: expected llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, gpt_oss, or "
-      "mistral3 (its text). Take a model of one of these families, or ask for '{}' in an issue",
-      config.file(), type, type);
+  fail(ErrorKind::kUnsupported,
+       "{}: model_type '{}' is not supported: expected one of {}. Take a model of one of these families, or ask for "
+       "'{}' in an issue",
+       config.file(), type, hf_families(), type);
 }
 
 // Rejects features that change the arithmetic and are not implemented.
@@ -36,46 +32,35 @@ void refuse_unknown(const JsonRef& config, Architecture architecture) {
     fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
   if (config.boolean("mlp_bias", false))
     fail(ErrorKind::kUnsupported, "{}: mlp_bias: biases in the feed-forward layer", config.file());
-  if (architecture == Architecture::kGptOss) {
+  for (const char* key : {"use_bias", "attention_out_bias"})
+    if (config.boolean(key, false))
+      fail(ErrorKind::kUnsupported, "{}: {}: biases that no build adds", config.file(), key);
+  const Family& family = family_of(architecture);
+  if (family.experts == ExpertNames::kFused) {
     if (!config.boolean("attention_bias", true))
       fail(ErrorKind::kUnsupported, "{}: attention_bias false in a gpt-oss model", config.file());
     if (const double alpha = config.number("swiglu_alpha", kGptOssAlpha); alpha != kGptOssAlpha)
       fail(ErrorKind::kUnsupported, "{}: swiglu_alpha: expected {}, found {}", config.file(), kGptOssAlpha, alpha);
     return;
   }
-  if (architecture != Architecture::kQwen2 && config.boolean("attention_bias", false))
+  if (!family.qkv_bias && !family.bias_key && config.boolean("attention_bias", false))
     fail(ErrorKind::kUnsupported, "{}: attention_bias: biases in the attention of a {} model", config.file(),
          architecture_name(architecture));
 }
 
 std::int64_t read_head_dim(const JsonRef& config, const ModelConfig& c) {
   if (const auto v = config.find("head_dim")) return v->integer();
-  if (c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kMistral3) return 128;
-  if (c.architecture == Architecture::kGptOss) return 64;
+  if (const std::int64_t usual = family_of(c.architecture).head_dim; usual != 0) return usual;
   if (c.n_heads < 1 || c.hidden < 1 || c.hidden % c.n_heads != 0)
     fail(ErrorKind::kFormat, "{}: head_dim is missing and hidden_size {} is not a multiple of num_attention_heads {}",
          config.file(), c.hidden, c.n_heads);
   return c.hidden / c.n_heads;
 }
 
-std::int64_t default_context(Architecture a) {
-  switch (a) {
-    case Architecture::kLlama:
-      return 2048;
-    case Architecture::kMistral:
-    case Architecture::kGptOss:
-      return 131072;
-    case Architecture::kMistral3:
-      return 262144;
-    default:
-      return 32768;
-  }
-}
-
-// The layers with a window, of gpt-oss.
-std::vector<bool> read_kinds(const JsonRef& config, std::int64_t n_layers) {
+// The layers with a window, by layer_types; none: not listed.
+std::optional<std::vector<bool>> read_kinds(const JsonRef& config) {
   const auto types = config.find("layer_types");
-  if (!types) return alternating_windows(n_layers);
+  if (!types) return std::nullopt;
   std::vector<bool> windowed;
   for (const JsonRef& type : types->elements()) {
     if (type.string() != "sliding_attention" && type.string() != "full_attention")
@@ -85,34 +70,49 @@ std::vector<bool> read_kinds(const JsonRef& config, std::int64_t n_layers) {
   return windowed;
 }
 
-// Newer files list the kind of each layer; older ones give the first layer with a window (qwen2, qwen3) or only its
-// size (mistral).
-std::int64_t read_window(const JsonRef& config, const ModelConfig& c) {
-  if (c.architecture == Architecture::kGptOss) return config.integer("sliding_window", 128);
-  const bool mistral = c.architecture == Architecture::kMistral || c.architecture == Architecture::kMistral3;
-  const bool qwen = !mistral && c.architecture != Architecture::kLlama;
-  if (!qwen && !mistral) return 0;
-  if (qwen && !config.boolean("use_sliding_window", false)) return 0;
-  // null: none; absent: the class's default, which is none for ministral3.
-  const bool absent = c.architecture != Architecture::kMistral3 && !config.value().contains("sliding_window");
-  const std::int64_t window = config.integer("sliding_window", absent ? 4096 : 0);
-  std::int64_t sliding = c.n_layers;  // first layer with a window
-  if (const auto types = config.find("layer_types")) {
-    sliding = 0;
-    for (const JsonRef& type : types->elements()) {
-      if (type.string() != "sliding_attention" && type.string() != "full_attention")
-        fail(ErrorKind::kUnsupported, "{}: {} '{}'", config.file(), type.path(), type.string());
-      sliding += type.string() == "sliding_attention" ? 1 : 0;
-    }
-  } else if (qwen) {
-    sliding =
-        std::max<std::int64_t>(0, c.n_layers - std::max<std::int64_t>(0, config.integer("max_window_layers", 28)));
+// Sets the window and the layers that have it. Newer files list the kind of each layer; older ones give the first layer
+// with a window (qwen2, qwen3) or only its size (mistral).
+void read_window(const JsonRef& config, ModelConfig& c) {
+  const Family& family = family_of(c.architecture);
+  const bool by_layer = family.window == WindowRule::kByLayer, if_used = family.window == WindowRule::kIfUsed;
+  if (family.window == WindowRule::kNone) return;
+  if (if_used && !config.boolean("use_sliding_window", false)) return;
+  // null: none; absent: the class's default.
+  const bool absent = !config.value().contains("sliding_window");
+  const std::int64_t window = config.integer("sliding_window", absent ? family.window_tokens : 0);
+  std::vector<bool> windowed(static_cast<std::size_t>(std::clamp<std::int64_t>(c.n_layers, 0, 1 << 16)), true);
+  if (const auto kinds = read_kinds(config)) {
+    windowed = *kinds;
+  } else if (if_used) {
+    const std::int64_t first = std::max<std::int64_t>(0, config.integer("max_window_layers", 28));
+    for (std::size_t i = 0; i < windowed.size() && std::cmp_less(i, first); ++i) windowed[i] = false;
+  } else if (by_layer) {
+    windowed = windows_by_layer(c.architecture, c.n_layers);
   }
-  if (sliding == 0) return 0;
-  if (sliding != c.n_layers)
-    fail(ErrorKind::kUnsupported, "{}: {} of {} layers have a sliding window; this build needs all or none",
-         config.file(), sliding, c.n_layers);
-  return window;
+  const auto sliding = std::ranges::count(windowed, true);
+  if (sliding == 0 && !by_layer) return;
+  c.sliding_window = window;
+  if (by_layer || sliding != std::ssize(windowed)) c.windowed = windowed;
+}
+
+// smollm3 lists a 1 for each layer that has RoPE.
+std::vector<bool> read_unrotated(const JsonRef& config, const ModelConfig& c) {
+  const auto rotated = config.find("no_rope_layers");
+  const auto usual = static_cast<std::int64_t>(family_of(c.architecture).unrotated_period);
+  if (usual == 0) return {};
+  const std::int64_t interval = config.integer("no_rope_layer_interval", usual);
+  if (!rotated && interval != usual)
+    fail(ErrorKind::kUnsupported, "{}: no_rope_layer_interval {} without no_rope_layers: expected {}, or the list",
+         config.file(), interval, usual);
+  if (!rotated) return unrotated_by_layer(c.architecture, c.n_layers);
+  std::vector<bool> unrotated;
+  for (const JsonRef& one : rotated->elements()) unrotated.push_back(one.integer() == 0);
+  return unrotated;
+}
+
+void read_multipliers(const JsonRef& config, ModelConfig& c) {
+  for (const Multiplier& m : multipliers())
+    if (const double v = config.number(m.hf, 0.0); v != 0.0) c.*m.member = v;
 }
 
 double yarn_scale(double factor, double mscale) {
@@ -147,14 +147,15 @@ void read_yarn(const JsonRef& s, RopeConfig& r) {
 
 RopeScaling scaling_of(const JsonRef& s) {
   const auto type = s.find("rope_type") ? s.find("rope_type") : s.find("type");
-  if (!type || type->string() == "default") return RopeScaling::kNone;
+  if (!type || type->string() == "default" || type->string() == "mrope") return RopeScaling::kNone;
   const std::string& name = type->string();
   if (name == "linear") return RopeScaling::kLinear;
   if (name == "dynamic") return RopeScaling::kDynamic;
   if (name == "yarn") return RopeScaling::kYarn;
   if (name == "llama3") return RopeScaling::kLlama3;
-  fail(ErrorKind::kUnsupported, "{}: {} '{}'; this build knows default, linear, dynamic, yarn, llama3", s.file(),
-       type->path(), name);
+  if (name == "longrope" || name == "su") return RopeScaling::kLongRope;
+  fail(ErrorKind::kUnsupported, "{}: {} '{}'; this build knows default, linear, dynamic, yarn, llama3, longrope",
+       s.file(), type->path(), name);
 }
 
 // The section of RoPE: a rope_scaling that says anything replaces rope_parameters whole.
@@ -186,28 +187,83 @@ double section_number(const JsonRef& config, const JsonRef& section, const char*
 std::optional<JsonRef> original_length(const JsonRef& config, const JsonRef& section, RopeScaling scaling) {
   constexpr const char* kKey = "original_max_position_embeddings";
   const auto top = config.find(kKey);
-  const bool takes_top = scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn;
+  const bool takes_top =
+      scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn || scaling == RopeScaling::kLongRope;
   return takes_top && top ? top : section.find(kKey);
+}
+
+// phi3. The scale of cos and sin follows from how many times longer contexts become, whichever factors are used.
+//
+// Source  transformers 5.24, _compute_longrope_parameters
+void read_longrope(const JsonRef& s, ModelConfig& c) {
+  RopeConfig& r = c.rope;
+  const auto read = [&](const char* key) {
+    std::vector<float> factors;
+    for (const JsonRef& f : s.at(key).elements()) factors.push_back(static_cast<float>(f.number()));
+    return factors;
+  };
+  r.short_factors = read("short_factor");
+  r.long_factors = read("long_factor");
+  const double longer = ratio(c.max_context, std::max<std::int64_t>(r.original_context, 1));
+  const bool scaled = longer > 1.0 && r.original_context > 1;
+  r.attention_factor = scaled ? std::sqrt(1.0 + std::log(longer) / std::log(real(r.original_context))) : 1.0;
+  if (const auto given = s.find("attention_factor")) r.attention_factor = given->number();
+}
+
+// olmo3 has a section for each kind of layer: that of layers with a window is the base of the other, without scaling.
+std::optional<JsonRef> rope_of_full_layers(const JsonRef& config, const ModelConfig& c) {
+  const auto s = rope_section(config);
+  if (!s || !(s->find("full_attention") || s->find("sliding_attention"))) return s;
+  if (!c.plain_windows)
+    fail(ErrorKind::kUnsupported, "{}: {} differs between kinds of layers", config.file(), s->path());
+  const JsonRef full = s->at("full_attention"), windows = s->at("sliding_attention");
+  const double usual = family_of(c.architecture).theta, theta = windows.number("rope_theta", usual);
+  if (scaling_of(windows) != RopeScaling::kNone || theta != full.number("rope_theta", usual))
+    fail(ErrorKind::kUnsupported, "{}: {}: expected the rope_theta of full_attention and no scaling", config.file(),
+         windows.path());
+  return full;
+}
+
+// hunyuan: `dynamic` with alpha enlarges the base once, whatever the length.
+bool read_alpha(const JsonRef& s, ModelConfig& c) {
+  const double alpha = s.number("alpha", 0.0);
+  if (c.rope.scaling != RopeScaling::kDynamic || alpha == 0.0 || c.head_dim <= 2) return false;
+  if (!(alpha > 0.0)) s.at("alpha").wrong("more than 0");
+  const double d = real(c.head_dim);
+  c.rope.theta *= std::pow(alpha, d / (d - 2.0));
+  c.rope.scaling = RopeScaling::kNone;
+  return true;
 }
 
 // Extends max_context where the file gives the length before scaling.
 void read_rope(const JsonRef& config, ModelConfig& c) {
   RopeConfig& r = c.rope;
-  const auto s = rope_section(config);
-  r.theta = config.number("rope_theta", 10000.0);
-  double partial = config.number("partial_rotary_factor", 1.0);
+  const auto s = rope_of_full_layers(config, c);
+  const double theta = family_of(c.architecture).theta;
+  r.theta = config.number("rope_theta", theta);
+  const double share = family_of(c.architecture).rotary_share;
+  double partial = config.number("partial_rotary_factor", share);
   if (s) {
-    if (s->find("full_attention") || s->find("sliding_attention"))
-      fail(ErrorKind::kUnsupported, "{}: {} differs between kinds of layers", config.file(), s->path());
-    r.theta = section_number(config, *s, "rope_theta", 10000.0);
-    partial = section_number(config, *s, "partial_rotary_factor", 1.0);
+    r.theta = section_number(config, *s, "rope_theta", theta);
+    partial = section_number(config, *s, "partial_rotary_factor", share);
     r.scaling = scaling_of(*s);
   }
-  if (partial != 1.0) fail(ErrorKind::kUnsupported, "{}: RoPE over a part of the head ({})", config.file(), partial);
-  if (r.scaling == RopeScaling::kNone) return;
+  if (partial != 1.0) {
+    if (!family_of(c.architecture).partial_rope)
+      fail(ErrorKind::kUnsupported, "{}: RoPE over a part of the head ({}) in a {} model", config.file(), partial,
+           architecture_name(c.architecture));
+    if (!(partial > 0.0 && partial < 1.0))
+      fail(ErrorKind::kFormat, "{}: partial_rotary_factor: expected 0 to 1, found {}", config.file(), partial);
+    r.rotary_dim = static_cast<std::int64_t>(partial * real(c.head_dim));
+    if (r.rotary_dim < 2)
+      fail(ErrorKind::kFormat, "{}: partial_rotary_factor {}: less than two values of a head of {} would rotate",
+           config.file(), partial, c.head_dim);
+  }
+  if (r.scaling == RopeScaling::kNone || read_alpha(*s, c)) return;
   const auto original = original_length(config, *s, r.scaling);
   if (r.scaling == RopeScaling::kLlama3 && !original) s->at("original_max_position_embeddings");
   r.original_context = original ? original->integer() : c.max_context;
+  if (r.scaling == RopeScaling::kLongRope) return read_longrope(*s, c);
   const auto factor = s->find("factor");
   if (factor) {
     r.factor = factor->number();
@@ -266,8 +322,11 @@ void read_temperature(const JsonRef& config, ModelConfig& c) {
 }  // namespace
 
 std::optional<JsonRef> text_part(const JsonRef& config) {
-  if (config.string("model_type", "") != "mistral3") return std::nullopt;
-  return config.at("text_config");
+  const std::string type = config.string("model_type", "");
+  for (const Family& family : families())
+    if (!type.empty() && family.hf_outer == type)
+      return config.find("text_config") || family.hf_type != type + "_text" ? config.at("text_config") : config;
+  return std::nullopt;
 }
 
 ModelConfig read_hf_config(const JsonRef& whole) {
@@ -282,23 +341,22 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   c.n_kv_heads = config.integer("num_key_value_heads", c.n_heads);
   c.vocab = config.at("vocab_size").integer();
   c.head_dim = read_head_dim(config, c);
-  c.max_context = config.integer("max_position_embeddings", default_context(c.architecture));
-  c.sliding_window = read_window(config, c);
+  const Family& family = family_of(c.architecture);
+  c.max_context = config.integer("max_position_embeddings", family.context);
+  read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
   // Of a model that reads pictures the top level says it, true by default; where there is a head of other values
   // HfCheckpoint takes that.
   const bool pictures = text_part(whole).has_value();
   c.tied_embeddings = whole.boolean("tie_word_embeddings", pictures);
-  const bool gpt_oss = c.architecture == Architecture::kGptOss;
-  c.qkv_bias = c.architecture == Architecture::kQwen2 || gpt_oss;
-  c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
-  if (c.architecture == Architecture::kQwen3Moe) c.experts = read_experts(config);
-  if (gpt_oss) {
-    c.experts = read_gpt_oss_experts(config);
-    c.windowed = read_kinds(config, c.n_layers);
-  }
+  set_family_fields(c);
+  if (family.bias_key) c.qkv_bias = config.boolean("attention_bias", family.qkv_bias);
+  if (family.multipliers) read_multipliers(config, c);
+  if (family.experts == ExpertNames::kOneByOne) c.experts = read_experts(config);
+  if (family.experts == ExpertNames::kFused) c.experts = read_gpt_oss_experts(config);
+  c.unrotated = read_unrotated(config, c);
   if (c.architecture == Architecture::kMistral3) read_temperature(config, c);
-  c.rope.pairs = RopePairs::kHalves;
+  c.rope.pairs = family.hf_pairs;
   read_rope(config, c);
   check_config(c, config.file());
   return c;

@@ -42,7 +42,7 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   t.type = type_of_name(entry.at("dtype").string(), name, file);
   const auto shape = entry.at("shape").elements();
   if (shape.size() > t.dims.size())
-    fail(ErrorKind::kUnsupported, "{}: tensor '{}' has {} dimensions; expected at most 4", file, name, shape.size());
+    fail(ErrorKind::kUnsupported, "{}: tensor '{}' has {} dimensions; expected at most 5", file, name, shape.size());
   t.rank = std::max(1, size32(shape));
   std::int64_t elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {

@@ -25,7 +25,7 @@ std::optional<DType> float_dtype(SafetensorsType type);
 struct SafetensorsTensor {
   std::string name;
   int rank = 1;
-  std::array<std::int64_t, 4> dims{1, 1, 1, 1};  // outermost first
+  std::array<std::int64_t, 5> dims{1, 1, 1, 1, 1};  // outermost first; five where a model sees
   SafetensorsType type = SafetensorsType::kF32;
   std::span<const std::byte> data;
 
@@ -41,7 +41,7 @@ float float_at(const SafetensorsTensor& t, std::int64_t i);
 // Tensors in the order of their data, as views of `bytes`; `file` names them in errors.
 //
 // Errors  kFormat: truncated, holes, overlaps, sizes inconsistent with the shape; kUnsupported: element type, rank
-//         above 4 (named)
+//         above 5 (named)
 std::vector<SafetensorsTensor> parse_safetensors(std::span<const std::byte> bytes, std::string_view file);
 
 }  // namespace mneme

@@ -51,8 +51,10 @@ class CudaAttention {
   struct Memory {
     const void* qkv = nullptr;  // [n, (heads + 2 KV heads) * D]
     bool qkv_bf16 = false;
-    const float* bias = nullptr;                                  // not yet added, or null
-    const float *q_norm = nullptr, *k_norm = nullptr;             // or null
+    const float* bias = nullptr;                       // not yet added, or null
+    const float *q_norm = nullptr, *k_norm = nullptr;  // or null
+    bool norm_behind = false;                          // QkNorm::kHeadsBehindRope
+    float query_scale = 1;
     const float *angles = nullptr, *remote_angles = nullptr;      // [n, D / 2] of (cos, sin)
     std::byte *q = nullptr, *remote_q = nullptr, *out = nullptr;  // [n, heads * D] bf16
     std::byte* scratch = nullptr;                                 // decode_attention_scratch_bytes()

@@ -8,9 +8,9 @@
 
 namespace mneme {
 
-CudaExperts::CudaExperts(const ModelConfig& config, std::int32_t max_rows, const RankRange& mine, bool reordered,
-                         const Stream& stream)
-    : config_(config.experts), mine_(mine), hidden_(count32(config.hidden)), eps_(static_cast<float>(config.rms_eps)) {
+CudaExperts::CudaExperts(const ModelConfig& config, double norm_eps, std::int32_t max_rows, const RankRange& mine,
+                         bool reordered, const Stream& stream)
+    : config_(config.experts), mine_(mine), hidden_(count32(config.hidden)), eps_(static_cast<float>(norm_eps)) {
   if (config_.n > kMaxExpertsCuda || config_.n_used > kMaxExpertsUsedCuda)
     fail(ErrorKind::kUnsupported, "--device cuda: {} experts, {} of them used; expected at most {} and {}", config_.n,
          config_.n_used, kMaxExpertsCuda, kMaxExpertsUsedCuda);

@@ -16,7 +16,7 @@ class CudaExperts {
   // Memory for at most max_rows rows a step. mine: the experts whose weights are here; reordered: columns of some are in
   // another order (act-order). Requires  config.experts.n > 0.
   // Errors  kResource; kUnsupported: more experts than the kernels take
-  CudaExperts(const ModelConfig& config, std::int32_t max_rows, const RankRange& mine, bool reordered,
+  CudaExperts(const ModelConfig& config, double norm_eps, std::int32_t max_rows, const RankRange& mine, bool reordered,
               const Stream& stream);
 
   struct Rows {

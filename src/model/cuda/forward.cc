@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/formats/model_plan.h"
@@ -17,6 +18,7 @@
 #include "src/model/cuda/step/graphs.h"
 #include "src/model/cuda/step/head.h"
 #include "src/model/ranks/rank_forward.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -26,6 +28,12 @@ constexpr std::int32_t kGraphRows = kSkinnyRows;  // steps with more sequences a
 
 std::int32_t graph_rows(std::int32_t n) {
   return n <= 8 ? n : (n + 7) / 8 * 8;
+}
+
+std::vector<RopeTable> ropes_with_identity(const Model& model) {
+  std::vector<RopeTable> all(model.ropes().begin(), model.ropes().end());
+  all.push_back({.inv_freq = std::vector<double>(all.front().inv_freq.size(), 0.0)});
+  return all;
 }
 
 std::int32_t head_rows_of(const CudaForwardOptions& o) {
@@ -54,6 +62,8 @@ struct CudaForward::Impl {
   const Model& model;
   const ModelConfig& config;
   ModelPlan plan;
+  std::vector<RopeTable> ropes;  // of the plan, and behind them one that rotates nothing
+  bool fused_norms;              // few rows: norms are part of the GEMMs around them
   CudaForwardOptions options;
   StepLaunch launch;
   CudaWeights weights;
@@ -81,11 +91,13 @@ struct CudaForward::Impl {
   std::int32_t qkv_width() const {
     return static_cast<std::int32_t>((config.n_heads + 2 * config.n_kv_heads) * config.head_dim);
   }
+  float embedding_scale() const { return static_cast<float>(plan.embedding_scale); }
+  float norm_eps() const { return static_cast<float>(plan.norm_eps); }
   const CudaLayerWeights& layer_weights(std::int32_t layer) const {
     return weights.layers()[static_cast<std::size_t>(layer)];
   }
   DeferredNorm deferred(const float* sums, std::int32_t parts) const {
-    return {.sums = sums, .n_parts = parts, .n = hidden(), .eps = static_cast<float>(config.rms_eps)};
+    return {.sums = sums, .n_parts = parts, .n = hidden(), .eps = norm_eps()};
   }
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
@@ -97,20 +109,22 @@ struct CudaForward::Impl {
   void run_graph_rows(std::int32_t n, std::int32_t n_padded);
   void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
   void angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context);
-  CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
+  CudaAttention::Memory attention_memory(std::int32_t layer, const AttentionPlan& block, bool bf16) const;
   void launch_few(std::int32_t n);
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
-  void few(const AttentionPlan&, const FewRows& p);
+  void few(const AttentionPlan& block, const FewRows& p);
   void few(const MlpPlan&, const FewRows& p);
   void few(const ExpertsPlan&, const FewRows& p);
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
-  void many(const AttentionPlan&, const ManyRows& p);
+  void many(const AttentionPlan& block, const ManyRows& p);
   void many(const MlpPlan& mlp, const ManyRows& p);
   void many(const ExpertsPlan&, const ManyRows& p);
-  // residual += x w^T, of many rows and of all ranks that share heads.
-  void add_many(const void* x, const DeviceMatrix& w, std::int32_t n);
+  // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
+  void input_many(const float* norm, std::int32_t n, const CudaContext& context);
+  // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).
+  void add_many(const void* x, const DeviceMatrix& w, std::int32_t n, const float* norm_behind);
   void head_many(const std::int32_t* rows, std::int32_t n);
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
   // rules: sample tokens, see CudaForward::sample; none: logits.
@@ -123,6 +137,8 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
     : model(m),
       config(m.config()),
       plan(model_plan_of(m.config())),
+      ropes(ropes_with_identity(m)),
+      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all),
       options(o),
       launch{.stream = std::move(s)},
       weights(std::move(w)),
@@ -132,16 +148,19 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       ranks(options, config, a, gemms, launch),
       head(weights, m, head_rows_of(o), gemms, ranks, launch),
       graphs(launch) {
+  if (config.norms != NormOrder::kBefore && (ranks.share_heads() || config.o_bias))
+    fail(ErrorKind::kUnsupported, "--device cuda: norms behind the blocks of a model{}: expected {}",
+         ranks.share_heads() ? ", and ranks that share its heads" : " whose attention has an output bias",
+         ranks.share_heads() ? "one GPU, or --pipeline-parallel-size" : "--device cpu");
   if (config.experts.n > 0)
-    experts.emplace(config, capacity, ranks.experts(), weights.reorders_experts(), launch.stream);
+    experts.emplace(config, plan.norm_eps, capacity, ranks.experts(), weights.reorders_experts(), launch.stream);
   allocate();
 }
 
 void CudaForward::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(capacity);
-  const std::vector<double>& frequencies = model.rope().inv_freq;
   ArenaLayout arrays;
-  a.reserve(arrays, config, capacity, gemms.few_rows(), frequencies.size());
+  a.reserve(arrays, config, capacity, gemms.few_rows(), ropes.size());
   gemms.reserve(arrays, capacity);
   ranks.reserve(arrays, rows, static_cast<std::size_t>(head.max_rows()));
   head.reserve(arrays);
@@ -152,6 +171,8 @@ void CudaForward::Impl::allocate() {
   arrays.assign(arena.data());
   ranks.take_own_rows();
   set_bytes(arena.data(), 0, arena.size(), launch.stream);
+  std::vector<double> frequencies;
+  for (const RopeTable& rope : ropes) frequencies.insert(frequencies.end(), rope.inv_freq.begin(), rope.inv_freq.end());
   copy_bytes(a.inv_freq, frequencies.data(), frequencies.size() * 8, launch.stream);
   rows_at.host = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
   launch.stream.synchronize();
@@ -177,14 +198,19 @@ bool CudaForward::Impl::fill_rows(const ForwardInput& input, std::int32_t rows_i
   return uniform;
 }
 
-CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bool bf16) const {
+CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, const AttentionPlan& block,
+                                                          bool bf16) const {
   const CudaLayerWeights& w = layer_weights(layer);
+  const bool by_heads = block.qk_norm != QkNorm::kAllHeads;
+  const auto rope = block.rope == kNoRope ? std::ssize(ropes) - 1 : std::ptrdiff_t{block.rope};
   return {.qkv = bf16 ? static_cast<const void*>(a.qkv) : a.qkv_f32,
           .qkv_bf16 = bf16,
           .bias = bf16 ? w.qkv_bias : nullptr,  // the skinny GEMM has added it
-          .q_norm = w.q_norm,
-          .k_norm = w.k_norm,
-          .angles = a.angles,
+          .q_norm = by_heads ? w.q_norm : nullptr,
+          .k_norm = by_heads ? w.k_norm : nullptr,
+          .norm_behind = block.qk_norm == QkNorm::kHeadsBehindRope,
+          .query_scale = static_cast<float>(block.query_scale),
+          .angles = a.angles + rope * capacity * config.head_dim,
           .remote_angles = a.remote_angles,
           .q = a.q,
           .remote_q = a.remote_q,
@@ -209,7 +235,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   }
 }
 
-void CudaForward::Impl::few(const AttentionPlan&, const FewRows& p) {
+void CudaForward::Impl::few(const AttentionPlan& block, const FewRows& p) {
   const DeferredNorm norm = norm_before(p.layer, p.n);
   std::int64_t first = 0;
   for (const DeviceMatrix& part : p.w.qkv.parts) {
@@ -218,7 +244,7 @@ void CudaForward::Impl::few(const AttentionPlan&, const FewRows& p) {
     first += part.n_out;
   }
   launch.lap(StepPhase::kGemm);
-  attention.layer_of_graph(p.layer, p.n, p.rows, attention_memory(p.layer, false), p.context, launch.stream);
+  attention.layer_of_graph(p.layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context, launch.stream);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   if (ranks.share_heads())
     ranks.add(a.attended, p.w.o, p.n, p.next_norm);
@@ -250,7 +276,10 @@ void CudaForward::Impl::begin_residual(std::int32_t n, const std::int32_t* token
 // RoPE angles of the rows' positions, and of their remapped positions.
 void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context) {
   const auto half = static_cast<std::int32_t>(config.head_dim / 2);
-  rope_angles_cuda(rows.positions, n, a.inv_freq, half, model.rope().scale, a.angles, context);
+  const bool rotates_all = config.unrotated.empty();
+  for (std::size_t i = 0; i < ropes.size() - (rotates_all ? 1 : 0); ++i)
+    rope_angles_cuda(rows.positions, n, a.inv_freq + static_cast<std::ptrdiff_t>(i) * half, half, ropes[i].scale,
+                     a.angles + static_cast<std::ptrdiff_t>(i) * capacity * config.head_dim, context);
   if (attention.has_remapped())
     rope_angles_cuda(rows.remote_positions, n, a.inv_freq, half, model.rope().scale, a.remote_angles, context);
 }
@@ -259,7 +288,8 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   const CudaRowArrays rows = CudaRowArrays::at(rows_at.of_graph, kGraphRows);
   const CudaContext context = launch.overlapped();
   if (launch.phases != nullptr) launch.phases->start(launch.stream);
-  begin_residual(n, rows.tokens, {a.residual, layer_weights(0).attn_norm, a.normed, a.sums_embed}, context);
+  begin_residual(n, rows.tokens, {a.residual, layer_weights(0).attn_norm, a.normed, a.sums_embed, embedding_scale()},
+                 context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, launch.stream);
@@ -269,7 +299,19 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   launch.lap(StepPhase::kWait);
 }
 
-void CudaForward::Impl::add_many(const void* x, const DeviceMatrix& w, std::int32_t n) {
+void CudaForward::Impl::input_many(const float* norm, std::int32_t n, const CudaContext& context) {
+  norm == nullptr ? to_bf16_cuda(reinterpret_cast<const std::byte*>(a.residual), DType::kF32,
+                                 std::int64_t{n} * hidden(), a.normed, launch.serial())
+                  : rms_norm_cuda(a.residual, nullptr, n, hidden(), norm, norm_eps(), a.normed, context);
+}
+
+void CudaForward::Impl::add_many(const void* x, const DeviceMatrix& w, std::int32_t n, const float* norm_behind) {
+  if (norm_behind != nullptr) {
+    gemms.many(x, n, w, {.y = a.block_out, .f32 = true});
+    add_normed_cuda(a.residual, a.block_out, n, hidden(), norm_behind, static_cast<float>(config.rms_eps),
+                    launch.serial());
+    return;
+  }
   ranks.share_heads() ? ranks.add(x, w, n) : gemms.many(x, n, w, {.y = a.residual, .f32 = true, .accumulate = true});
 }
 
@@ -280,28 +322,32 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
     std::visit([&](const auto& block) { many(block, p); }, mixer);
 }
 
-void CudaForward::Impl::many(const AttentionPlan&, const ManyRows& p) {
-  const auto eps = static_cast<float>(config.rms_eps);
-  rms_norm_cuda(a.residual, nullptr, p.n, hidden(), p.w.attn_norm, eps, a.normed, p.context);
+void CudaForward::Impl::many(const AttentionPlan& block, const ManyRows& p) {
+  input_many(p.w.attn_norm, p.n, p.context);
   std::int64_t first = 0;
   for (const DeviceMatrix& part : p.w.qkv.parts) {
     gemms.many(a.normed, p.n, part, {.y = a.qkv + first * 2, .stride = qkv_width()});
     first += part.n_out;
   }
+  if (block.qk_norm == QkNorm::kAllHeads) {
+    const auto eps = static_cast<float>(config.rms_eps);
+    const auto q = static_cast<std::int32_t>(block.q_width()), kv = static_cast<std::int32_t>(block.kv_width());
+    norm_in_place_cuda(a.qkv, p.n, q, qkv_width(), p.w.q_norm, eps, p.context);
+    norm_in_place_cuda(a.qkv + std::int64_t{q} * 2, p.n, kv, qkv_width(), p.w.k_norm, eps, p.context);
+  }
   launch.lap(StepPhase::kGemm);
-  const CudaAttention::Memory memory = attention_memory(p.layer, true);
+  const CudaAttention::Memory memory = attention_memory(p.layer, block, true);
   p.decode_only ? attention.layer_of_graph(p.layer, p.n, p.rows, memory, p.context, launch.stream)
                 : attention.layer_of_spans(p.layer, p.rows, memory, p.context, launch.stream);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
-  add_many(a.attended, p.w.o, p.n);
+  add_many(a.attended, p.w.o, p.n, p.w.attn_out_norm);
 }
 
 void CudaForward::Impl::many(const MlpPlan& mlp, const ManyRows& p) {
-  const auto eps = static_cast<float>(config.rms_eps);
-  rms_norm_cuda(a.residual, nullptr, p.n, hidden(), p.w.ffn_norm, eps, a.normed, p.context);
+  input_many(p.w.ffn_norm, p.n, p.context);
   gemms.many(a.normed, p.n, p.w.gate_up, {.y = a.gate_up});
   swiglu_cuda(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
-  add_many(a.ffn_hidden, p.w.down, p.n);
+  add_many(a.ffn_hidden, p.w.down, p.n, p.w.ffn_out_norm);
 }
 
 void CudaForward::Impl::many(const ExpertsPlan&, const ManyRows& p) {
@@ -312,7 +358,7 @@ void CudaForward::Impl::many(const ExpertsPlan&, const ManyRows& p) {
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
   const CudaContext context = decode_only ? launch.overlapped() : launch.serial();  // kernels of prompts are long
   if (launch.phases != nullptr) launch.phases->start(launch.stream);
-  begin_residual(n, rows.tokens, {.residual = a.residual}, context);
+  begin_residual(n, rows.tokens, {.residual = a.residual, .scale = embedding_scale()}, context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
   decode_only ? attention.finish_graph(n, rows, launch.stream) : attention.finish_spans(rows, launch.stream);
@@ -324,8 +370,7 @@ void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, b
 
 // Logits of n rows and the argmax of each. rows: which rows, null: the first n.
 void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
-  rms_norm_cuda(a.residual, rows, n, hidden(), weights.output_norm(), static_cast<float>(config.rms_eps), a.normed,
-                launch.serial());
+  rms_norm_cuda(a.residual, rows, n, hidden(), weights.output_norm(), norm_eps(), a.normed, launch.serial());
   head.run_many(a.normed, n);
 }
 
@@ -341,7 +386,7 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
     copy_bytes(rows_at.of_graph + std::int64_t{i} * kGraphRows,
                rows_at.host.as<std::int32_t>() + std::int64_t{i} * capacity, bytes, launch.stream);
   const auto launches = [&] {
-    if (n_padded <= gemms.few_rows()) return launch_few(n_padded);
+    if (fused_norms && n_padded <= gemms.few_rows()) return launch_few(n_padded);
     launch_many(n_padded, CudaRowArrays::at(rows_at.of_graph, kGraphRows), true);
     head_many(nullptr, n_padded);
   };

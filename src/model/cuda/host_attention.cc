@@ -136,7 +136,7 @@ void CudaHostAttention::attend(std::int32_t layer, const std::byte* q, std::byte
     if (t.attends && t.from != nullptr) copy_tokens(t, layer, t.first());
   std::copy_n(host_q_.as<bf16>(), n * width(), wide_q_.as<float>());
   const ModelConfig& c = model_.config();
-  const bool has_sinks = c.has_sinks() && !model_.layers().empty();  // a benchmark's model may have no weights here
+  const bool has_sinks = c.sinks && !model_.layers().empty();  // a benchmark's model may have no weights here
   const float* sinks = has_sinks ? model_.layers()[static_cast<std::size_t>(layer)].sinks.data() : nullptr;
   attention_.attend(layer, view_of(wide_q_.as<const float>(), {n, c.n_heads, c.head_dim}),
                     TensorView(host_out_.data(), DType::kBF16, {n, width()}), sinks);

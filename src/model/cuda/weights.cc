@@ -256,6 +256,8 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::opt
                            .down = {},
                            .attn_norm = maker.vector(w.attn_norm),
                            .ffn_norm = maker.vector(w.ffn_norm),
+                           .attn_out_norm = maker.vector(w.attn_out_norm),
+                           .ffn_out_norm = maker.vector(w.ffn_out_norm),
                            .q_norm = maker.vector(w.q_norm),
                            .k_norm = maker.vector(w.k_norm),
                            .qkv_bias = maker.stacked(w.q_bias, w.k_bias, w.v_bias),
@@ -300,7 +302,7 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
     return maker.settled(m);
   };
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  const bool mixture = experts.n > 0;
+  const bool mixture = experts.n > 0, before = c.norms != NormOrder::kBehind, behind = c.norms != NormOrder::kBefore;
   for (std::int64_t i = 0; i < c.n_layers; ++i) {
     const DType type = mix.of_layer(i, c.n_layers);
     const auto expert_matrix = [&](DType of, std::int64_t n_out, std::int64_t n_in) {
@@ -319,10 +321,12 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
                            .o = matrix(mix.most, c.hidden, q),
                            .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
                            .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
-                           .attn_norm = maker.ones(c.hidden, 1),
-                           .ffn_norm = maker.ones(c.hidden, 1),
-                           .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-                           .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+                           .attn_norm = before ? maker.ones(c.hidden, 1) : nullptr,
+                           .ffn_norm = before ? maker.ones(c.hidden, 1) : nullptr,
+                           .attn_out_norm = behind ? maker.ones(c.hidden, 1) : nullptr,
+                           .ffn_out_norm = behind ? maker.ones(c.hidden, 1) : nullptr,
+                           .q_norm = c.qk_norm ? maker.ones(c.qk_norm_all ? q : c.head_dim, 1) : nullptr,
+                           .k_norm = c.qk_norm ? maker.ones(c.qk_norm_all ? kv : c.head_dim, 1) : nullptr,
                            .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
                            .expert_gate_up = expert_matrix(mix.most, 2 * experts.ffn, c.hidden),
                            .expert_down = expert_matrix(type, c.hidden, experts.ffn),
@@ -330,8 +334,8 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
                            .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
                            .expert_gate_up_bias = experts.biases ? maker.ones(n_experts * 2 * experts.ffn, 0) : nullptr,
                            .expert_down_bias = experts.biases ? maker.ones(n_experts * c.hidden, 0) : nullptr,
-                           .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
-                           .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
+                           .o_bias = c.o_bias ? maker.ones(c.hidden, 0) : nullptr,
+                           .sinks = c.sinks ? maker.ones(c.n_heads, 0) : nullptr});
   }
   maker.to_host = false;
   out.tied_ = c.tied_embeddings && !head_rows;

@@ -28,9 +28,10 @@ struct FusedMatrix {
 struct CudaLayerWeights {
   FusedMatrix qkv;
   DeviceMatrix o, gate_up, down;
-  const float *attn_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
-  const float *q_norm = nullptr, *k_norm = nullptr;       // [head_dim], or null
-  const float* qkv_bias = nullptr;                        // or null
+  const float *attn_norm = nullptr, *ffn_norm = nullptr;          // [hidden]; null: the block reads x as it is
+  const float *attn_out_norm = nullptr, *ffn_out_norm = nullptr;  // [hidden], of what a block adds, or null
+  const float *q_norm = nullptr, *k_norm = nullptr;               // [head_dim] or [heads * head_dim], or null
+  const float* qkv_bias = nullptr;                                // or null
   // Mixtures of experts, in place of gate_up and down; of a rank's experts.
   DeviceMatrix expert_gate_up,
       expert_down;                // [experts * 2 ffn, hidden], an expert's gate first; [experts * hidden, ffn]

@@ -153,6 +153,12 @@ ModelConfig rank_config(ModelConfig c, int size) {
            what);
     n /= size;
   };
+  if (c.qk_norm_all)
+    fail(ErrorKind::kUnsupported,
+         "--tensor-parallel-size {}: q and k are normed over all heads together, which are on {} ranks: expected a "
+         "model "
+         "that norms each head, or --pipeline-parallel-size",
+         size, size);
   share(c.n_kv_heads, "KV heads");
   share(c.n_heads, "heads");
   if (c.experts.n == 0) {
@@ -176,8 +182,8 @@ ModelConfig stage_config(ModelConfig c, int stage, int n_stages) {
   if (c.n_layers < n_stages)
     fail(ErrorKind::kOption, "--pipeline-parallel-size {}: the model has {} layers", n_stages, c.n_layers);
   const RankRange layers = stage_layers(c.n_layers, stage, n_stages);
-  if (!c.windowed.empty())
-    c.windowed = std::vector<bool>(c.windowed.begin() + layers.first, c.windowed.begin() + layers.end);
+  for (std::vector<bool>* flags : {&c.windowed, &c.unrotated})
+    if (!flags->empty()) *flags = std::vector<bool>(flags->begin() + layers.first, flags->begin() + layers.end);
   c.n_layers = layers.size();
   return c;
 }

@@ -63,6 +63,39 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const float* x, cons
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    add_normed_kernel(float* residual, const float* x, int h, const float* weight, float eps) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * h;
+  float squares = 0;
+  for (int i = threadIdx.x; i < h; i += kThreads) squares += x[first + i] * x[first + i];
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(h) + eps);
+  for (int i = threadIdx.x; i < h; i += kThreads) residual[first + i] += x[first + i] * scale * weight[i];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_in_place_kernel(__nv_bfloat16* x, int h, std::int64_t stride, const float* weight, float eps) {
+  grid_dependency_wait();
+  launch_dependents();
+  __nv_bfloat16* row = x + blockIdx.x * stride;
+  float squares = 0;
+  for (int i = threadIdx.x; i < h; i += kThreads) {
+    const float v = __bfloat162float(row[i]);
+    squares += v * v;
+  }
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(h) + eps);
+  for (int i = threadIdx.x; i < h; i += kThreads)
+    row[i] = __float2bfloat16_rn(__bfloat162float(row[i]) * scale * weight[i]);
+}
+
+__global__ void __launch_bounds__(kThreads) scale_kernel(float* x, float scale, std::int64_t total) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < total) x[at] *= scale;
+}
+
 __device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gate, std::uint32_t up) {
   const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(gate));
   const float2 u = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(up));
@@ -94,8 +127,8 @@ __global__ void angles_kernel(const std::int32_t* positions, const double* inv_f
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     double s, c;
     sincos(static_cast<double>(positions[blockIdx.x]) * inv_freq[i], &s, &c);
-    out[static_cast<std::int64_t>(blockIdx.x) * half + i] = {static_cast<float>(c * scale),
-                                                             static_cast<float>(s * scale)};
+    const double by = inv_freq[i] == 0 ? 1.0 : scale;
+    out[static_cast<std::int64_t>(blockIdx.x) * half + i] = {static_cast<float>(c * by), static_cast<float>(s * by)};
   }
 }
 
@@ -223,8 +256,8 @@ __device__ __forceinline__ T of_bits(std::uint32_t bits) {
 }
 
 // Stores a key or value in 8 bits, from its pairs before RoPE (x, y). Where keys are stored pre-RoPE, the ring's are
-// rotated from the stored ones and quantised again.
-__device__ __forceinline__ void store_codes(const StoreArgs& a, std::int64_t row, bool is_v,
+// rotated from the stored ones and quantised again.   behind: weights of rotated keys, or null
+__device__ __forceinline__ void store_codes(const StoreArgs& a, std::int64_t row, bool is_v, const float* behind,
                                             const StoreTo<EightBit>& to, float (&x)[kMaxPairs], float (&y)[kMaxPairs]) {
   const int lane = threadIdx.x % kWarp, d = a.tables.head_dim, half = d / 2;
   const bool pre_rope = a.rows.pre_rope_keys;
@@ -238,6 +271,9 @@ __device__ __forceinline__ void store_codes(const StoreArgs& a, std::int64_t row
       const float u = x[i], v = y[i];
       x[i] = u * rotation.x - v * rotation.y;
       y[i] = v * rotation.x + u * rotation.y;
+      if (behind == nullptr) continue;
+      const int p = lane + i * kWarp;
+      x[i] *= behind[a.rows.neighbours ? 2 * p : p], y[i] *= behind[a.rows.neighbours ? 2 * p + 1 : p + half];
     }
   };
   if (!pre_rope && !is_v) rotate();
@@ -299,9 +335,10 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   const float* weight = is_v ? nullptr : is_q ? a.rows.q_norm : a.rows.k_norm;
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
-  float grown = 1;
+  const float* const behind = a.rows.norm_behind ? weight : nullptr;
+  float grown = is_q ? a.rows.query_scale : 1.0f;
   if (is_q && a.rows.temperature != 0)
-    grown += a.rows.temperature * log1pf(static_cast<float>(a.rows.positions[row] / a.rows.temperature_context));
+    grown *= 1 + a.rows.temperature * log1pf(static_cast<float>(a.rows.positions[row] / a.rows.temperature_context));
 
   if constexpr (std::is_same_v<Kv, EightBit>) {
     if (!is_q) {
@@ -309,9 +346,10 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       for (int i = 0; i < kMaxPairs; ++i) {
         const int p = lane + i * kWarp;
         if (p >= half || weight == nullptr) break;
-        x[i] *= scale * weight[neighbours ? 2 * p : p], y[i] *= scale * weight[neighbours ? 2 * p + 1 : p + half];
+        const float *u = weight + (neighbours ? 2 * p : p), *v = weight + (neighbours ? 2 * p + 1 : p + half);
+        x[i] *= behind == nullptr ? scale * *u : scale, y[i] *= behind == nullptr ? scale * *v : scale;
       }
-      store_codes(a, row, is_v, to, x, y);
+      store_codes(a, row, is_v, behind, to, x, y);
       return;
     }
   }
@@ -327,7 +365,8 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     if (p >= half) break;
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
     float u = x[i], v = y[i];
-    if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    if (weight != nullptr && behind == nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    if (behind != nullptr) u *= scale, v *= scale;
     u *= grown, v *= grown;
     if (is_q && a.rows.remote_angles != nullptr) {
       const float2 rotation = reinterpret_cast<const float2*>(a.rows.remote_angles)[row * half + p];
@@ -346,6 +385,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       const float w = u * rotation.x - v * rotation.y;
       v = v * rotation.x + u * rotation.y;
       u = w;
+      if (behind != nullptr) u *= behind[first], v *= behind[second];
     }
     if (is_q) {
       __nv_bfloat16* q = a.q_out + (row * a.rows.n_heads + head) * d;
@@ -516,6 +556,9 @@ dim3 blocks_for(std::int64_t n) {
 void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& table, const EmbedOutput& out,
                 const CudaContext& context) {
   read_rows_cuda(table, ids, n, out.residual, context);
+  const std::int64_t total = std::int64_t{n} * table.n_in;
+  if (out.scale != 1)
+    launch(context, "scale", scale_kernel, blocks_for(total), dim3(kThreads), 0, out.residual, out.scale, total);
   if (out.x_next == nullptr) return;
   launch(context, "first_norm", first_norm_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
          static_cast<int>(table.n_in), out);
@@ -525,6 +568,18 @@ void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std
                    float eps, void* out, const CudaContext& context) {
   launch(context, "rms_norm", rms_norm_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0, x, rows, h, weight,
          eps, static_cast<__nv_bfloat16*>(out));
+}
+
+void add_normed_cuda(float* residual, const float* x, std::int32_t n, std::int32_t h, const float* weight, float eps,
+                     const CudaContext& context) {
+  launch(context, "add_normed", add_normed_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0, residual, x, h,
+         weight, eps);
+}
+
+void norm_in_place_cuda(void* x, std::int32_t n, std::int32_t h, std::int64_t stride, const float* weight, float eps,
+                        const CudaContext& context) {
+  launch(context, "norm_in_place", norm_in_place_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
+         static_cast<__nv_bfloat16*>(x), h, stride, weight, eps);
 }
 
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context) {

@@ -12,13 +12,14 @@
 
 namespace mneme {
 
-// residual [n, hidden] f32 = rows ids[i] of the table. With x_next the first norm starts here, as in
+// residual [n, hidden] f32 = rows ids[i] of the table, times `scale`. With x_next the first norm starts here, as in
 // SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [n, 1] is DeferredNorm::sums with one part.
 struct EmbedOutput {
   float* residual = nullptr;
   const float* norm_weight = nullptr;
   void* x_next = nullptr;  // bf16, or null
   float* sums = nullptr;
+  float scale = 1;
 };
 void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& table, const EmbedOutput& out,
                 const CudaContext& context);
@@ -29,13 +30,22 @@ void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& tab
 void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std::int32_t h, const float* weight,
                    float eps, void* out, const CudaContext& context);
 
+// residual [n, h] f32 += x / sqrt(mean(x^2) + eps) * weight.   x [n, h] f32
+void add_normed_cuda(float* residual, const float* x, std::int32_t n, std::int32_t h, const float* weight, float eps,
+                     const CudaContext& context);
+
+// x = x / sqrt(mean(x^2) + eps) * weight, in place.   x n rows of h bf16, `stride` apart
+void norm_in_place_cuda(void* x, std::int32_t n, std::int32_t h, std::int64_t stride, const float* weight, float eps,
+                        const CudaContext& context);
+
 // out [n, ffn] bf16 = silu(gate) * up.   gate_up [n, 2 ffn] bf16, ffn a multiple of 8.
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
 
 // x [n, width] f32 += bias [width].
 void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context);
 
-// cos and sin of every pair of every row, times `scale`; angles in f64.
+// cos and sin of every pair of every row, times `scale`; angles in f64. Pairs of frequency 0 are neither rotated nor
+// scaled.
 //   positions [n], inv_freq [half] f64, out [n, half] of (cos, sin) f32
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
                       double scale, float* out, const CudaContext& context);
@@ -47,9 +57,9 @@ struct KeyRing {
   std::int32_t layer = 0, pages = 0;
 };
 
-// Prepares rows of q, k and v for attention: bias, per-head norm (qwen3), RoPE. Writes q to q_out, k and v to the pages
-// of the row's sequence, or where `store` says. With cache slots it also adds the key to the box of the open page (if
-// units have boxes) and writes the cosine of each head's query with that of the previous step.
+// Prepares rows of q, k and v for attention: bias, per-head norm (qwen3) before or behind RoPE, RoPE. Writes q to q_out,
+// k and v to the pages of the row's sequence, or where `store` says. With cache slots it also adds the key to the box of
+// the open page (if units have boxes) and writes the cosine of each head's query with that of the previous step.
 //
 //   qkv [n, (heads + 2 KV heads) * D] f32 or bf16; q_out [n, heads * D] bf16
 //   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing; null: all rows are of the first one
@@ -58,9 +68,11 @@ struct QkvRows {
   bool qkv_bf16 = false;
   const float* bias = nullptr;                       // [(heads + 2 KV heads) * D], or null
   const float *q_norm = nullptr, *k_norm = nullptr;  // [D], or null
+  bool norm_behind = false;                          // their weights apply to rotated values; not with pre_rope_keys
   float norm_eps = 0;
   const float* angles = nullptr;  // [n, D / 2] of (cos, sin)
   bool neighbours = false;        // RopePairs::kNeighbours
+  float query_scale = 1;          // of every query
   // mistral3: a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
   float temperature = 0;
   std::int32_t temperature_context = 1;

@@ -10,7 +10,7 @@
 
 namespace mneme {
 
-enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 
 // Which two of a head's D values form a pair: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i +
 // 1), as GGUF's `llama` architecture does. Dot products of keys and queries are the same.
@@ -21,27 +21,33 @@ struct RopeConfig {
   RopePairs pairs = RopePairs::kHalves;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;                // all scalings but kNone
-  std::int64_t original_context = 0;  // llama3, yarn, dynamic: the context length before scaling
+  std::int64_t original_context = 0;  // llama3, yarn, dynamic, longrope: the context length before scaling
   double low_freq_factor = 1.0;       // llama3
   double high_freq_factor = 4.0;      // llama3
   double beta_fast = 32.0;            // yarn
   double beta_slow = 1.0;             // yarn
-  double attention_factor = 0.0;      // yarn: scale of cos and sin; 0: derived from factor
+  double attention_factor = 0.0;      // yarn, longrope: scale of cos and sin; 0: derived from factor
   bool truncate = true;               // yarn: the ramp begins and ends at a pair; gpt-oss: between two
   std::vector<float>
       freq_factors;  // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
+  std::int64_t rotary_dim = 0;  // glm4, phi3: values of a head that rotate, the first ones; 0: all
+  // longrope: inverse frequencies are divided by these [rotary_dim / 2], the long ones where the context that the model
+  // is loaded with exceeds the original one.
+  std::vector<float> short_factors, long_factors;
 };
 
 // A model's RoPE: inverse frequencies and the scale of cos and sin.
 //
 // Source  linear: Chen et al. 2023; llama3: Llama 3.1's published code; yarn: Peng et al. 2023; dynamic NTK: the same,
-//         with the base fixed at load from `context` (stored keys cannot be rotated again when a sequence grows).
+//         with the base fixed at load from `context` (stored keys cannot be rotated again when a sequence grows);
+//         longrope: Ding et al. 2024, with its factors fixed at load likewise.
 struct RopeTable {
-  std::vector<double> inv_freq;  // [head_dim / 2]
-  double scale = 1.0;            // of cos and sin (yarn's attention factor)
+  std::vector<double> inv_freq;  // [head_dim / 2]; 0: the pair is neither rotated nor scaled
+  double scale = 1.0;            // of cos and sin (the attention factor of yarn and longrope)
   RopePairs pairs = RopePairs::kHalves;
 
-  // context: the longest sequence that will be run; used by kDynamic only.
+  double scale_of(std::size_t pair) const { return inv_freq[pair] == 0.0 ? 1.0 : scale; }
+  // context: the longest sequence that will be run; used by kDynamic and kLongRope only.
   static RopeTable make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context);
 };
 

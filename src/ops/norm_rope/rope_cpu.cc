@@ -53,8 +53,8 @@ void RopeAngles::set(std::span<const std::int32_t> positions, const RopeTable& t
       float* c = values_.data() + row * 2 * n_pairs_;
       for (std::int64_t p = 0; p < n_pairs_; ++p) {
         const double angle = position * table.inv_freq[p];
-        c[p] = static_cast<float>(std::cos(angle) * table.scale);
-        c[n_pairs_ + p] = static_cast<float>(std::sin(angle) * table.scale);
+        c[p] = static_cast<float>(std::cos(angle) * table.scale_of(p));
+        c[n_pairs_ + p] = static_cast<float>(std::sin(angle) * table.scale_of(p));
       }
     }
   });

@@ -9,6 +9,14 @@
 namespace mneme {
 namespace {
 
+// Divides by the factors of the context that will be run.
+void scale_longrope(const RopeConfig& c, std::int64_t context, std::vector<double>& inv_freq) {
+  const std::vector<float>& factors = context > c.original_context ? c.long_factors : c.short_factors;
+  MNEME_CHECK(factors.size() == inv_freq.size(), "{} factors of longrope for {} pairs", factors.size(),
+              inv_freq.size());
+  for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] /= factors[i];
+}
+
 std::vector<double> plain_frequencies(double theta, std::int64_t head_dim) {
   std::vector<double> f(head_dim / 2);
   for (std::size_t i = 0; i < f.size(); ++i) f[i] = std::pow(theta, -2.0 * real(i) / real(head_dim));
@@ -62,16 +70,18 @@ void scale_yarn(const RopeConfig& c, std::int64_t head_dim, std::vector<double>&
 RopeTable RopeTable::make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context) {
   MNEME_CHECK(head_dim >= 2 && head_dim % 2 == 0, "RoPE rotates pairs: head_dim {}", head_dim);
   const bool needs_original = config.scaling == RopeScaling::kLlama3 || config.scaling == RopeScaling::kYarn ||
-                              config.scaling == RopeScaling::kDynamic;
+                              config.scaling == RopeScaling::kDynamic || config.scaling == RopeScaling::kLongRope;
   MNEME_CHECK(!needs_original || config.original_context > 0, "this RoPE scaling needs the original context, not {}",
               config.original_context);
   MNEME_CHECK(config.scaling != RopeScaling::kDynamic || head_dim > 2, "dynamic RoPE scaling with head_dim {}",
               head_dim);
+  const std::int64_t rotary = config.rotary_dim == 0 ? head_dim : config.rotary_dim;
+  MNEME_CHECK(rotary >= 2 && rotary % 2 == 0 && rotary <= head_dim, "RoPE over {} of {} values", rotary, head_dim);
 
   RopeTable t;
   t.pairs = config.pairs;
   const bool dynamic = config.scaling == RopeScaling::kDynamic;
-  t.inv_freq = plain_frequencies(dynamic ? dynamic_theta(config, head_dim, context) : config.theta, head_dim);
+  t.inv_freq = plain_frequencies(dynamic ? dynamic_theta(config, rotary, context) : config.theta, rotary);
   switch (config.scaling) {
     case RopeScaling::kNone:
     case RopeScaling::kDynamic:
@@ -83,10 +93,15 @@ RopeTable RopeTable::make(const RopeConfig& config, std::int64_t head_dim, std::
       scale_llama3(config, t.inv_freq);
       break;
     case RopeScaling::kYarn:
-      scale_yarn(config, head_dim, t.inv_freq);
+      scale_yarn(config, rotary, t.inv_freq);
       t.scale = config.attention_factor != 0.0 ? config.attention_factor : 0.1 * std::log(config.factor) + 1.0;
       break;
+    case RopeScaling::kLongRope:
+      scale_longrope(config, context, t.inv_freq);
+      t.scale = config.attention_factor != 0.0 ? config.attention_factor : 1.0;
+      break;
   }
+  t.inv_freq.resize(head_dim / 2, 0.0);
   if (!config.freq_factors.empty()) {
     MNEME_CHECK(config.freq_factors.size() == t.inv_freq.size(), "{} frequency factors for {} pairs",
                 config.freq_factors.size(), t.inv_freq.size());

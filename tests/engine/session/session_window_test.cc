@@ -21,8 +21,8 @@ constexpr std::int32_t kAnswerTokens = 8;
 class SessionWindowTest : public ::testing::Test, protected SessionFiles {
  protected:
   // A window of 20 tokens in one of two layers. whole: as with room in a file, all layers keep everything.
-  RunningModel model(const char* method, bool whole) {
-    auto checkpoint = std::make_unique<MemoryCheckpoint>(small_config(Architecture::kGptOss), DType::kF32);
+  RunningModel model(const char* method, bool whole, const ModelConfig& config = small_config(Architecture::kGptOss)) {
+    auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
     checkpoint->fill(17);
     EngineOptions options{.context = 500, .max_batched_tokens = 48, .threads = 1, .pin_threads = false};
     options.deterministic = true;
@@ -90,6 +90,27 @@ TEST_F(SessionWindowTest, AnswersForksAndSessionsAreThoseOfAllPages) {
       EXPECT_EQ(answer(*other.engine), expected.back());
     }
   }
+}
+
+// Layers 65, 67, ..., 87 have the window.
+TEST_F(SessionWindowTest, LayersBeyondThe64thKeepTheirWindow) {
+  ModelConfig config = small_config();
+  config.n_layers = 88;
+  config.hidden = config.ffn = 16;
+  config.n_heads = config.n_kv_heads = 2;
+  config.head_dim = 8;
+  config.sliding_window = 20;
+  config.windowed.assign(88, false);
+  for (std::size_t l = 65; l < 88; l += 2) config.windowed[l] = true;
+  std::vector<Tokens> answers;
+  for (const bool whole : {true, false}) {
+    RunningModel here = model("", whole, config);
+    const RequestId id = here.engine->submit(turn(300, 5, here));
+    answers.push_back(answer(*here.engine));
+    // 307 tokens are 10 pages of each layer and KV head; behind 20 + 64 tokens lie 7.
+    EXPECT_EQ(here.engine->cache(id).n_blocks(), 88 * 2 * 10 - (whole ? 0 : 12 * 2 * 7));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
 }
 
 }  // namespace

@@ -326,7 +326,15 @@ std::vector<BadCase> config_cases() {
        "theta"},
       {"context_0", set("llama.context_length", 0u), ErrorKind::kFormat, "context length"},
       {"vocabulary_other", set("llama.vocab_size", 41u), ErrorKind::kFormat, "vocab_size"},
-      {"scaling_unknown", set("llama.rope.scaling.type", "longrope"), ErrorKind::kUnsupported, "'longrope'"},
+      {"scaling_unknown", set("llama.rope.scaling.type", "proportional"), ErrorKind::kUnsupported, "'proportional'"},
+      {"longrope_without_context", set("llama.rope.scaling.type", "longrope"), ErrorKind::kFormat,
+       "'llama.rope.scaling.original_context_length'"},
+      {"longrope_without_factors",
+       [](GgufBuilder& b) {
+         b.set("llama.rope.scaling.type", "longrope");
+         b.set("llama.rope.scaling.original_context_length", std::uint32_t{16});
+       },
+       ErrorKind::kFormat, "factors of longrope"},
       {"scaling_without_factor", set("llama.rope.scaling.type", "yarn"), ErrorKind::kFormat, "rope.scaling.factor"},
       {"factor_negative", set("llama.rope.scaling.factor", -2.0f), ErrorKind::kFormat, "factor"},
       {"factor_nan", set("llama.rope.scaling.factor", nan), ErrorKind::kFormat, "factor"},

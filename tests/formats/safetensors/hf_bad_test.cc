@@ -215,7 +215,13 @@ std::vector<BadCase> config_cases() {
       {"mlp_bias", config("mlp_bias", true), ErrorKind::kUnsupported, "mlp_bias"},
       {"attention_bias", config("attention_bias", true), ErrorKind::kUnsupported, "attention_bias"},
       {"partial_rope", config("partial_rotary_factor", 0.5), ErrorKind::kUnsupported, "0.5"},
-      {"scaling_longrope", config("rope_scaling", {{"rope_type", "longrope"}}), ErrorKind::kUnsupported, "'longrope'"},
+      {"scaling_proportional", config("rope_scaling", {{"rope_type", "proportional"}}), ErrorKind::kUnsupported,
+       "'proportional'"},
+      {"longrope_without_factors", config("rope_scaling", {{"rope_type", "longrope"}}), ErrorKind::kFormat,
+       "'rope_scaling.short_factor'"},
+      {"longrope_of_other_pairs",
+       config("rope_scaling", {{"rope_type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}}),
+       ErrorKind::kFormat, "factors of longrope"},
       {"scaling_text", config("rope_scaling", "linear"), ErrorKind::kFormat, "rope_scaling"},
       {"scaling_without_factor", config("rope_scaling", {{"type", "linear"}}), ErrorKind::kFormat,
        "rope_scaling.factor"},
@@ -382,7 +388,7 @@ TEST(BadSafetensors, IsNamed) {
   bad({"two offsets"}, with_header("{" + entry("aa", "F32", "[2]", "[0,8,8]") + "}", 8));
   bad({"aa.dtype"}, with_header("{\"aa\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8));
   bad({"aa", "F8_E5M2"}, with_header("{" + entry("aa", "F8_E5M2", "[8]", "[0,8]") + "}", 8), ErrorKind::kUnsupported);
-  bad({"aa", "5 dimensions"}, with_header("{" + entry("aa", "F32", "[1,1,1,1,2]", "[0,8]") + "}", 8),
+  bad({"aa", "6 dimensions"}, with_header("{" + entry("aa", "F32", "[1,1,1,1,1,2]", "[0,8]") + "}", 8),
       ErrorKind::kUnsupported);
 }
 

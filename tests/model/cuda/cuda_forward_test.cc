@@ -47,6 +47,30 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
     }
 }
 
+// Weights of norms, biases and matrices that no constant can stand for: norms in another order, or over other values,
+// would be seen.
+TEST_F(CudaForwardTest, HasTheCpusLogitsWithWeightsOfAllKindsDrawn) {
+  for (const Architecture architecture : all_architectures())
+    for (const DType kv : {DType::kBF16, DType::kInt8}) {
+      if (kv == DType::kInt8 && !small_config(architecture).qk_norm) continue;  // norms are all that differs
+      SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(kv));
+      ModelConfig config = cuda_config(architecture, 8, 2, 64);
+      config.experts.n_used = config.experts.n;
+      auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
+      checkpoint->fill(23);
+      const auto model = Model::load(std::move(checkpoint), {}, cpu);
+      OnDevice device(*model, 256, 12, kv);
+      SequenceRunner host(*model, kv, cpu, 100);
+      SequenceCache a(*device.pool), b(host.pool);
+      const std::vector<std::int32_t> tokens = random_tokens(140, model->config().vocab, 6);
+      const std::span<const std::int32_t> all(tokens);
+      for (const auto& [begin, end] : {std::pair{0, 1}, {1, 100}, {100, 101}, {101, 140}}) {
+        const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+        ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), 3 * kTolerance) << begin << " to " << end;
+      }
+    }
+}
+
 // Steps of 1, of a few and of many rows, on the device and on the CPU.
 void expect_the_cpus_logits(const Model& model, const CpuContext& cpu) {
   OnDevice device(model);
@@ -467,7 +491,8 @@ TEST_F(CudaForwardTest, ReleasedPagesOfAWindowAreNotRead) {
 
 // What an architecture adds reaches the logits in both stores, and under methods whose budget holds all tokens.
 TEST_F(CudaForwardTest, ArchitecturesRunInBothStoresAndUnderMethods) {
-  for (const Architecture architecture : {Architecture::kMistral3, Architecture::kQwen3Moe, Architecture::kGptOss}) {
+  for (const Architecture architecture : all_architectures()) {
+    if (architecture < Architecture::kMistral3) continue;  // the test above has them
     const auto model = Model::random(cuda_config(architecture, 8, 2, 64), DType::kBF16, {}, 5, cpu);
     const std::vector<std::int32_t> tokens = random_tokens(330, model->config().vocab, 6);
     const std::span<const std::int32_t> all(tokens);

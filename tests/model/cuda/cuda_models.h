@@ -26,6 +26,8 @@ inline ModelConfig cuda_config(Architecture architecture, std::int64_t heads, st
   c.max_context = 2048;
   if (c.experts.n > 0) c.experts.ffn = 96;
   if (!c.windowed.empty()) c.windowed = {true, false, true};
+  if (!c.unrotated.empty()) c.unrotated = {false, true, false};
+  if (c.rope.rotary_dim != 0) c.rope.rotary_dim = head_dim / 2;
   return c;
 }
 

@@ -6,7 +6,7 @@
 namespace mneme {
 
 void CudaActivations::reserve(ArenaLayout& arena, const ModelConfig& c, std::int32_t n_rows, std::int32_t few_rows,
-                              std::size_t n_frequencies) {
+                              std::size_t n_ropes) {
   const auto rows = static_cast<std::size_t>(n_rows), few = static_cast<std::size_t>(few_rows),
              hidden = static_cast<std::size_t>(c.hidden), heads = static_cast<std::size_t>(c.n_heads),
              head_dim = static_cast<std::size_t>(c.head_dim), q_width = heads * head_dim,
@@ -19,14 +19,15 @@ void CudaActivations::reserve(ArenaLayout& arena, const ModelConfig& c, std::int
   arena.add(q, rows * q_width * 2);
   arena.add(remote_q, rows * q_width * 2);
   arena.add(attended, rows * q_width * 2);
-  arena.add(lse, c.has_sinks() ? rows * heads * 4 : 0);
+  arena.add(lse, c.sinks ? rows * heads * 4 : 0);
   arena.add(gate_up, rows * 2 * ffn * 2);
   arena.add(ffn_hidden, rows * ffn * 2);
   arena.add(sums_embed, kSkinnyRows * 4);
   arena.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
-  arena.add(angles, rows * head_dim * 4);
+  arena.add(block_out, c.norms == NormOrder::kBefore ? 0 : rows * hidden * 4);
+  arena.add(angles, n_ropes * rows * head_dim * 4);
   arena.add(remote_angles, rows * head_dim * 4);
-  arena.add(inv_freq, n_frequencies * 8);
+  arena.add(inv_freq, n_ropes * head_dim / 2 * 8);
   // Every query head may attend a selection of its own (pool=none).
   arena.add(attention_scratch, decode_attention_scratch_bytes(n_rows, static_cast<std::int32_t>(c.n_heads),
                                                               static_cast<std::int32_t>(c.head_dim)));

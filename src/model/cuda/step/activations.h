@@ -34,14 +34,16 @@ struct CudaActivations {
   float* qkv_f32 = nullptr;  // of few
   std::byte *q = nullptr, *remote_q = nullptr, *attended = nullptr;
   std::byte *gate_up = nullptr, *ffn_hidden = nullptr;  // [rows, 2 ffn], [rows, ffn]
-  float *angles = nullptr, *remote_angles = nullptr;    // [rows, D / 2] of (cos, sin)
+  float* block_out = nullptr;                           // [rows, hidden], where norms are behind blocks
+  float* angles = nullptr;                              // [ropes, rows, D / 2] of (cos, sin)
+  float* remote_angles = nullptr;                       // [rows, D / 2], of the first RoPE
   float* lse = nullptr;                                 // [rows, heads], where a model has attention sinks
   std::byte* attention_scratch = nullptr;
-  double* inv_freq = nullptr;
+  double* inv_freq = nullptr;  // [ropes, D / 2]
 
   // few_rows: those of qkv_f32. `arena` has the addresses once it assigns them.
   void reserve(ArenaLayout& arena, const ModelConfig& c, std::int32_t n_rows, std::int32_t few_rows,
-               std::size_t n_frequencies);
+               std::size_t n_ropes);
 };
 
 }  // namespace mneme

@@ -1,0 +1,68 @@
+// What the models of an architecture have in common, in files of either format: one row a architecture. A dense variant
+// of a known layer is a row of the table in family.cc, and numbers of its own rows of kMultipliers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "src/formats/model_config.h"
+
+namespace mneme {
+
+enum class ExpertNames : std::uint8_t { kNone, kOneByOne, kFused };  // tensors of experts in folders; none: dense
+enum class WindowRule : std::uint8_t { kNone, kAlways, kIfUsed, kByLayer };
+
+// Names of a layer's norms in folders, before and behind attention and feed-forward; empty: it has none there.
+struct HfNorms {
+  std::string_view attn = "input_layernorm", attn_behind = "", ffn = "post_attention_layernorm", ffn_behind = "";
+};
+
+struct Family {
+  Architecture architecture;
+  std::string_view name;           // ours, and GGUF's where it has one
+  std::string_view gguf;           // general.architecture of files that `mneme convert` writes
+  std::string_view hf_type;        // model_type of config.json; of a model that reads pictures, of its text_config
+  std::string_view hf_outer = "";  // model_type around a text_config; empty: none
+  RopePairs gguf_pairs = RopePairs::kHalves;  // order of the rows of q and k
+  RopePairs hf_pairs = RopePairs::kHalves;    // the same in folders
+  std::int64_t context = 32768;               // where config.json has none
+  std::int64_t head_dim = 0;                  // the same; 0: hidden / heads
+  double theta = 10000.0;                     // base of RoPE; the same
+  ExpertNames experts = ExpertNames::kNone;
+  WindowRule window = WindowRule::kNone;  // of config.json
+  std::int64_t window_tokens = 4096;      // where config.json has none
+  std::size_t full_period = 0;            // every so-manieth layer attends everything, the others a window; 0: no rule
+  std::size_t unrotated_period = 0;       // every so-manieth layer has no RoPE; 0: all have it
+  bool plain_windows = false;             // ModelConfig's
+  bool qkv_bias = false;                  // always; where `bias_key`, if config.json's attention_bias says so
+  bool bias_key = false;
+  bool qk_norm = false, qk_norm_all = false, qk_norm_behind = false;  // ModelConfig's
+  bool multipliers = false;                                           // multipliers() are read
+  bool partial_rope = false;                                          // RoPE may be over a part of the head
+  double rotary_share = 1.0;                                          // of the head, where config.json does not say
+  HfNorms norms = {};
+  std::string_view gguf_ffn_norm = "ffn_norm";  // of the norm before the feed-forward layer
+  std::string_view hf_q_norm = "q_norm", hf_k_norm = "k_norm";
+};
+
+std::span<const Family> families();
+// Sets what follows from the architecture: biases, norms and their order.
+void set_family_fields(ModelConfig& config);
+const Family& family_of(Architecture architecture);
+// The first row with that general.architecture, and that model_type; null: no build runs it.
+const Family* family_of_gguf(std::string_view architecture);
+const Family* family_of_hf(std::string_view model_type);
+// "llama, mistral, ...", for messages.
+std::string gguf_families();
+std::string hf_families();
+
+// A number that scales a part of the computation; a file that lacks it, or has 0, leaves ModelConfig's default.
+struct Multiplier {
+  double ModelConfig::*member;
+  const char *hf, *gguf;  // keys; GGUF's behind the architecture
+};
+std::span<const Multiplier> multipliers();
+
+}  // namespace mneme
