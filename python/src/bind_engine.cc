@@ -157,7 +157,7 @@ PageTuples kv_events(PyEngine& engine) {
 
 void bind_request(nb::module_& m) {
   nb::class_<AnswerSummary>(m, "AnswerSummary", "Told with the end of an answer.")
-      .def_prop_ro("finish_reason", [](const AnswerSummary& s) { return std::string(finish_name(s.reason)); })
+      .def_prop_ro("finish_reason", [](const AnswerSummary& s) { return std::string(finish_reason_name(s.reason)); })
       .def_ro("tokens", &AnswerSummary::tokens)
       .def_ro("prefill_seconds", &AnswerSummary::prefill_seconds)
       .def_ro("decode_seconds", &AnswerSummary::decode_seconds)

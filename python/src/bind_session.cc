@@ -179,7 +179,7 @@ void bind_answer(nb::module_& m) {
   nb::class_<Answer>(m, "Answer", "One answer of a session.")
       .def_ro("text", &Answer::text)
       .def_ro("tokens", &Answer::tokens)
-      .def_prop_ro("stopped", [](const Answer& a) { return std::string(stop_reason_name(a.stopped)); })
+      .def_prop_ro("finish_reason", [](const Answer& a) { return std::string(finish_reason_name(a.stopped)); })
       .def_prop_ro("scores", [](const Answer& a) { return scored(a.scores); })
       .def_prop_ro("prompt_tokens", [](const Answer& a) { return a.stats.prompt_tokens; })
       .def_prop_ro("shared_tokens", [](const Answer& a) { return a.stats.shared_tokens; })

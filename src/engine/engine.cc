@@ -128,13 +128,13 @@ void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) 
 }
 
 // Returns its last event, not told yet.
-RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
+RequestEvent Engine::Impl::end(Request& request, StopReason reason) {
   std::erase(active, &request);
   unpark(request);
   request.last_used = ++use_clock;
-  const bool kept = request.keep && reason != FinishReason::kCancelled;
+  const bool kept = request.keep && reason != StopReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
-  if (reason != FinishReason::kCancelled) {
+  if (reason != StopReason::kCancelled) {
     request.settle();  // for its statistics too
     if (request.max_tokens > 0) forecast.add(request.stats.answer_tokens);
   }
@@ -310,7 +310,7 @@ void Engine::cancel(RequestId id) {
   Request& request = *it->second;
   if (request.holds_sequence()) impl_->tell(RankCall::kCancel, id);
   if (request.active()) {
-    impl_->events.push_back(impl_->end(request, FinishReason::kCancelled));
+    impl_->events.push_back(impl_->end(request, StopReason::kCancelled));
   } else if (request.state == Request::State::kKept) {
     impl_->forget(id);
   }
@@ -320,7 +320,7 @@ void Engine::stop(RequestId id) {
   const auto it = impl_->requests.find(id);
   if (it == impl_->requests.end() || !it->second->active()) return;
   impl_->tell(RankCall::kStop, id);
-  impl_->events.push_back(impl_->end(*it->second, FinishReason::kStop));
+  impl_->events.push_back(impl_->end(*it->second, StopReason::kStopString));
 }
 
 std::vector<RequestEvent> Engine::step() {

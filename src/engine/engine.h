@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "mneme/options.h"
+#include "mneme/stats.h"
 #include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/engine/schedule/scheduler.h"
@@ -34,8 +35,6 @@
 
 namespace mneme {
 
-enum class FinishReason : std::uint8_t { kEnd, kLength, kStop, kCancelled };
-
 // What a step produced for one request.
 struct RequestEvent {
   RequestId id;
@@ -43,7 +42,7 @@ struct RequestEvent {
   std::vector<TokenLogprob> top;               // RequestInput::top_logprobs: the likeliest in its place
   std::int32_t prompt_done = 0;                // tokens computed for this request before its first answer token, so far
   std::int32_t prompt_total = 0;               // of so many (stats: prompt_tokens)
-  std::optional<FinishReason> finished;        // no further events follow
+  std::optional<StopReason> finished;          // no further events follow
 };
 
 // Of one turn.
@@ -154,8 +153,8 @@ class Engine {
   // Ends a running or waiting request before the next step, which returns its event, and frees its sequence; frees
   // a kept one. Unknown ids are ignored.
   void cancel(RequestId id);
-  // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStop. The sequence
-  // is kept if that was asked for. Other ids are ignored.
+  // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStopString. The
+  // sequence is kept if that was asked for. Other ids are ignored.
   void stop(RequestId id);
   // Frees a kept sequence's memory.
   void release(RequestId id) { cancel(id); }

@@ -31,7 +31,7 @@ struct Engine::Impl {
   // Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
   static void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
   void start(Request& request, RequestInput input, Sampler sampler);
-  RequestEvent end(Request& request, FinishReason reason);
+  RequestEvent end(Request& request, StopReason reason);
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
   bool has_unpromised(std::int64_t n_blocks) const;

@@ -333,14 +333,14 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
 
 void Engine::Impl::take_sample(Request& r, Sample sample, RequestEvent& event) {
   if (r.is_end(sample.sampled.token)) {
-    event.finished = FinishReason::kEnd;
+    event.finished = StopReason::kEnd;
     return;
   }
   event.token = sample.sampled;
   event.top = std::move(sample.top);
   r.tokens.push_back(sample.sampled.token);
   ++r.stats.answer_tokens;
-  if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
+  if (r.stats.answer_tokens == r.max_tokens) event.finished = StopReason::kLength;
 }
 
 void Engine::Impl::observe(const Batch& batch, double seconds) {
@@ -379,7 +379,7 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
         ++r.stats.tail_scored;
       }
     }
-    if (r.max_tokens == 0 && r.cache.length() == r.length()) event.finished = FinishReason::kLength;
+    if (r.max_tokens == 0 && r.cache.length() == r.length()) event.finished = StopReason::kLength;
     if (event.finished) end(r, *event.finished);
     events.push_back(std::move(event));
   }

@@ -150,7 +150,7 @@ TEST(Engine, APromptWithoutAnswerIsComputedForForks) {
   RequestInput document = request(random_prompt(90, 5), 0);
   document.keep_sequence = true;
   const RequestId doc = engine->submit(document);
-  EXPECT_EQ(drain(*engine).of(doc), (HashAnswer{{}, FinishReason::kLength}));
+  EXPECT_EQ(drain(*engine).of(doc), (HashAnswer{{}, StopReason::kLength}));
   EXPECT_EQ(engine->kv_bytes(doc), 3u * 4 * 1024);
   for (std::uint64_t q = 0; q < 3; ++q) {
     RequestInput question = request(random_prompt(10, 50 + q));
@@ -226,7 +226,7 @@ TEST(Engine, CancelGivesEverythingUpBeforeTheNextStep) {
   int cancelled = 0;
   for (const RequestEvent& e : events) {
     EXPECT_EQ(e.finished.has_value(), e.id != other);
-    cancelled += e.finished == FinishReason::kCancelled ? 1 : 0;
+    cancelled += e.finished == StopReason::kCancelled ? 1 : 0;
   }
   EXPECT_EQ(cancelled, 2);
   EXPECT_EQ(events.size(), 3u);
@@ -249,7 +249,7 @@ TEST(Engine, StopEndsTheAnswerAndKeepsTheSequence) {
   engine->stop(id);
   const auto events = engine->step();
   ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0].finished, FinishReason::kStop);
+  EXPECT_EQ(events[0].finished, StopReason::kStopString);
   EXPECT_EQ(engine->tokens(id).size(), 47u);
   const auto all = joined(engine->tokens(id), {});
   RequestInput more = request(random_prompt(3, 1));
@@ -363,7 +363,7 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
       try {
         for (const RequestEvent& e : engine->step()) {
           if (e.token) (e.id == a ? got_a : got_b).push_back(e.token->token);
-          cancelled += e.finished == FinishReason::kCancelled ? 1 : 0;
+          cancelled += e.finished == StopReason::kCancelled ? 1 : 0;
         }
       } catch (const Error& e) {
         EXPECT_EQ(e.kind(), ErrorKind::kResource);

@@ -127,7 +127,7 @@ HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput
   while (size32(answer.tokens) < input.max_tokens) {
     const std::int32_t token = sampler.next(hash_logits(all, window)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
-      answer.reason = FinishReason::kEnd;
+      answer.reason = StopReason::kEnd;
       break;
     }
     answer.tokens.push_back(token);

@@ -144,9 +144,9 @@ class RandomLife {
     }
   }
 
-  void finished(RequestId id, Turn& turn, FinishReason reason) {
+  void finished(RequestId id, Turn& turn, StopReason reason) {
     const HashAnswer expected = answer_alone(turn.before, turn.input, engine_.log->window);
-    if (reason == FinishReason::kEnd || reason == FinishReason::kLength) {
+    if (reason == StopReason::kEnd || reason == StopReason::kLength) {
       ASSERT_EQ((HashAnswer{turn.got, reason}), expected) << "request " << id.value;
       ++n_answers_;
     } else {
@@ -154,7 +154,7 @@ class RandomLife {
       ASSERT_TRUE(std::equal(turn.got.begin(), turn.got.end(), expected.tokens.begin())) << "request " << id.value;
     }
     turn.running = false;
-    if (!turn.input.keep_sequence || reason == FinishReason::kCancelled) turns_.erase(id);
+    if (!turn.input.keep_sequence || reason == StopReason::kCancelled) turns_.erase(id);
   }
 
   TestEngine engine_;

@@ -12,7 +12,7 @@ void Forks::finish(std::span<Asked> asked, const std::function<void()>& after) {
       for (Asked& a : asked) {
         if (a.id != event.id) continue;
         if (event.token) a.tokens.push_back(event.token->token);
-        if (event.finished) a.ended = *event.finished == FinishReason::kEnd || *event.finished == FinishReason::kStop;
+        if (event.finished) a.ended = *event.finished == StopReason::kEnd || *event.finished == StopReason::kStopString;
       }
     if (after) after();
   }

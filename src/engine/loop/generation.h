@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "mneme/mneme.h"
@@ -63,12 +62,9 @@ struct PromptSummary {
   std::vector<PromptScore> scores;  // GenerationInput::score_prompt
 };
 
-// "stop", "length"; "abort" for what was cancelled.
-std::string_view finish_name(FinishReason reason);
-
 // Told with the end of an answer.
 struct AnswerSummary {
-  FinishReason reason = FinishReason::kEnd;
+  StopReason reason = StopReason::kEnd;
   std::int32_t tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   std::optional<KvMethodStats> method;

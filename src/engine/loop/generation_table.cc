@@ -189,7 +189,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   // fork_others() may have moved the map's nodes' neighbours, never `c`: references into an unordered_map stay.
   if (c.stream.stopped()) {
     if (!event.finished) model_.engine->stop(event.id);
-    end_choice(event.id, FinishReason::kStop, std::move(news), now);
+    end_choice(event.id, StopReason::kStopString, std::move(news), now);
   } else if (event.finished) {
     end_choice(event.id, *event.finished, std::move(news), now);
   } else if (news.prompt || !news.text.empty() || !news.tokens.empty()) {
@@ -197,9 +197,9 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   }
 }
 
-void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
+void GenerationTable::count(const Choice& c, StopReason reason, const RequestStats& stats, Clock::time_point now) {
   const Generation& g = *c.generation;
-  metrics_.count_answer({.finished = finish_name(reason),
+  metrics_.count_answer({.finished = finish_reason_name(reason),
                          .prompt_tokens = c.index == 0 ? std::ssize(g.input.prompt) : 0,
                          .answer_tokens = stats.answer_tokens,
                          .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
@@ -211,11 +211,11 @@ void GenerationTable::count(const Choice& c, FinishReason reason, const RequestS
 }
 
 // The request has ended in the engine. Its sequence goes to the keeper, and the generation with its last answer.
-void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now) {
+void GenerationTable::end_choice(RequestId id, StopReason reason, GenerationEvent news, Clock::time_point now) {
   Choice& c = choices_.at(id);
   Generation& g = *c.generation;
   take_piece(c, c.stream.finish(), news);
-  if (c.stream.stopped()) reason = FinishReason::kStop;
+  if (c.stream.stopped()) reason = StopReason::kStopString;
   if (!g.input.stream) {
     news.text = std::move(c.held.text);
     news.tokens = std::move(c.held.tokens);
@@ -229,7 +229,7 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
   if (const MethodStats* method = model_.engine->method_stats(id)) {
     summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
   } else {
-    const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
+    const std::int64_t steps = stats.answer_tokens - (reason == StopReason::kEnd ? 0 : 1);
     summary.method =
         full_attention_stats(model_.engine->method_shape(), g.input.prompt.size(), std::max(steps, std::int64_t{0}));
   }
@@ -272,7 +272,7 @@ void GenerationTable::drop(Generation& g) {
   for (const RequestId id : g.requests) {
     const Choice& c = choices_.at(id);
     if (!c.has_begun) --waiting_;
-    count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
+    count(c, StopReason::kCancelled, model_.engine->stats(id), now);
     stop_counting(g, id);
     waits_.forget(id);
     choices_.erase(id);

@@ -97,8 +97,8 @@ class GenerationTable {
   static void take_piece(Choice& choice, AnswerStream::Piece piece, GenerationEvent& news);
   void report_progress(const Generation& g, const RequestEvent& event, double seconds);
   void report_prompt(Generation& g, RequestId id, GenerationEvent& news);
-  void end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now);
-  void count(const Choice& choice, FinishReason reason, const RequestStats& stats, Clock::time_point now);
+  void end_choice(RequestId id, StopReason reason, GenerationEvent news, Clock::time_point now);
+  void count(const Choice& choice, StopReason reason, const RequestStats& stats, Clock::time_point now);
   bool keeps(const GenerationInput& input) const;
   SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
   void drop(Generation& g);

@@ -4,28 +4,9 @@
 #include <iterator>
 #include <utility>
 
-#include "src/base/check.h"
-#include "src/base/underlying.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme {
-namespace {
-
-StopReason stop_reason_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-      return StopReason::kEnd;
-    case FinishReason::kLength:
-      return StopReason::kLength;
-    case FinishReason::kStop:
-      return StopReason::kStopString;
-    case FinishReason::kCancelled:
-      return StopReason::kCancelled;
-  }
-  MNEME_CHECK(false, "finish reason {}", underlying(reason));
-}
-
-}  // namespace
 
 Generation::Generation(std::shared_ptr<SharedModel> model, Rules rules)
     : model_(std::move(model)), rules_(std::move(rules)), decoder_(*model_->text->tokenizer), matcher_(rules_.stop) {}
@@ -113,8 +94,8 @@ void Generation::publish() {
   arrived_.clear();
 }
 
-void Generation::end(Engine& engine, FinishReason reason) {
-  answer_.stopped = matcher_.matched() ? StopReason::kStopString : stop_reason_of(reason);
+void Generation::end(Engine& engine, StopReason reason) {
+  answer_.stopped = matcher_.matched() ? StopReason::kStopString : reason;
   const RequestStats stats = engine.stats(id_);
   answer_.stats = {
       .prompt_tokens = stats.prompt_tokens,

@@ -59,7 +59,7 @@ class Generation final : public StepLoop::Listener {
   void publish() override;
 
  private:
-  void end(Engine& engine, FinishReason reason);
+  void end(Engine& engine, StopReason reason);
   void look_at_draws(const Engine& engine);
 
   std::shared_ptr<SharedModel> model_;

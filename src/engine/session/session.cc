@@ -2,27 +2,11 @@
 #include <optional>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
-#include "src/base/underlying.h"
 #include "src/engine/session/session_impl.h"
 
 namespace mneme {
-
-std::string_view stop_reason_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::kEnd:
-      return "end";
-    case StopReason::kLength:
-      return "length";
-    case StopReason::kStopString:
-      return "stop";
-    case StopReason::kCancelled:
-      return "cancelled";
-  }
-  MNEME_CHECK(false, "stop reason {}", underlying(reason));
-}
 
 Session::Impl::Impl(std::shared_ptr<LanguageModel::Impl> of) : model(std::move(of)), method(model->method) {}
 

@@ -172,7 +172,7 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
     out += chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
   }
   if (event.end) {
-    more = fmt::format("\"finish_reason\":\"{}\"", finish_name(event.end->reason));
+    more = fmt::format("\"finish_reason\":\"{}\"", finish_reason_name(event.end->reason));
     if (event.reads) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
     if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*event.end, setting_.method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
@@ -257,7 +257,7 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
     json["text"] = request_.echo ? echoed(prompt) + choice.text : choice.text;
   }
   json["logprobs"] = std::move(logprobs);
-  json["finish_reason"] = finish_name(choice.end->reason);
+  json["finish_reason"] = finish_reason_name(choice.end->reason);
   if (request_.return_token_ids) {
     json["prompt_token_ids"] = prompts_[prompt].tokens;
     json["token_ids"] = OrderedJson::array();
