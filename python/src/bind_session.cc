@@ -163,18 +163,6 @@ std::shared_ptr<PyStream> stream(std::shared_ptr<PySession> s, const Turn& turn,
   return std::make_shared<PyStream>(std::move(s), std::move(stream));
 }
 
-using ScoredTokens = std::vector<std::tuple<std::int32_t, float, std::vector<std::pair<std::int32_t, float>>>>;
-
-ScoredTokens scored(const std::vector<TokenScore>& scores) {
-  ScoredTokens out;
-  for (const TokenScore& s : scores) {
-    std::vector<std::pair<std::int32_t, float>> top;
-    for (const TokenLogprob& p : s.top) top.emplace_back(p.token, p.logprob);
-    out.emplace_back(s.token, s.logprob, std::move(top));
-  }
-  return out;
-}
-
 void bind_answer(nb::module_& m) {
   nb::class_<Answer>(m, "Answer", "One answer of a session.")
       .def_ro("text", &Answer::text)

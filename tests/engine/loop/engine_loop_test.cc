@@ -20,10 +20,10 @@ class Waiter final : public GenerationSink {
  public:
   void on_event(GenerationEvent event) override {
     const std::lock_guard lock(mutex_);
-    for (const OutputToken& token : event.tokens) tokens_.push_back(token.id);
-    text_ += event.text;
-    if (event.end) reason_ = event.end->reason;
-    ended_ = ended_ || event.end || event.failure;
+    for (const TokenScore& token : event.piece.tokens) tokens_.push_back(token.token);
+    text_ += event.piece.text;
+    if (event.piece.end) reason_ = event.piece.end->reason;
+    ended_ = ended_ || event.piece.end || event.failure;
     changed_.notify_all();
   }
   std::vector<TokenId> tokens() {
