@@ -48,7 +48,7 @@ class LogitRows final : public StepLoop::Listener {
                 rows_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(after - begin_) * vocabulary_));
     };
     loop_.exclusive([&](Engine& engine) {
-      id_ = engine.submit(std::move(input));
+      id_ = engine.start({}, std::move(input));
       loop_.listen(id_, this);
     });
   }

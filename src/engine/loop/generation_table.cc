@@ -69,7 +69,7 @@ void GenerationTable::start(Generation& g, GenerationInput& input) {
   if (shares(input)) keeper_.source_for(input.prompt, input.cache_salt, input.slot);
   RequestInput request = request_of(input, 0);
   request.prompt = input.prompt;
-  const RequestId id = model_.engine->submit(std::move(request));
+  const RequestId id = model_.engine->start({}, std::move(request));
   g.input = std::move(input);
   g.open = g.input.n;
   add_choice(g, id, 0);
@@ -112,10 +112,8 @@ void GenerationTable::fork_others(Generation& g, RequestId first) {
   for (std::int32_t i = 1; i < g.input.n; ++i) {
     RequestInput request = request_of(g.input, i);
     request.prompt.assign(g.input.prompt.begin() + (shares(g.input) ? shared : 0), g.input.prompt.end());
-    add_choice(g,
-               shares(g.input) ? model_.engine->fork_prefix(first, shared, std::move(request))
-                               : model_.engine->submit(std::move(request)),
-               i);
+    const Origin origin = shares(g.input) ? Origin::prefix(first, shared) : Origin{};
+    add_choice(g, model_.engine->start(origin, std::move(request)), i);
   }
 }
 

@@ -12,7 +12,7 @@ Session::Impl::Impl(std::shared_ptr<LanguageModel::Impl> of) : model(std::move(o
 
 Session::Impl::~Impl() {
   if (!id.valid()) return;
-  model->loop->exclusive([&](Engine& engine) { engine.release(id); });
+  model->loop->exclusive([&](Engine& engine) { engine.cancel(id); });
 }
 
 void Session::Impl::expect_idle() const {
@@ -60,11 +60,7 @@ std::unique_ptr<PendingAnswer> Session::Impl::submit(RequestInput input, Pending
   const std::shared_ptr<const Plan> plan = input.method;
   auto pending = std::make_unique<PendingAnswer>(model, std::move(rules));
   model->loop->exclusive([&](Engine& engine) {
-    if (id.valid()) {
-      engine.keep_going(id, std::move(input));
-    } else {
-      id = engine.submit(std::move(input));
-    }
+    id = engine.start(id.valid() ? Origin::next_turn(id) : Origin{}, std::move(input));
     pending->begin(id);
   });
   last_method = plan;
@@ -212,7 +208,7 @@ Session Session::fork() {
   input.method = s.last_method;
   PendingAnswer pending(s.model, {});
   s.model->loop->exclusive([&](Engine& engine) {
-    other->id = engine.fork(s.id, std::move(input));
+    other->id = engine.start(Origin::fork(s.id), std::move(input));
     pending.begin(other->id);
   });
   other->run(pending, {});
