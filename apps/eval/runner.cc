@@ -121,7 +121,7 @@ void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_p
   for (std::size_t i = 0; i < asked.size(); ++i) {
     cell.answers.push_back(judge(asked[i].tokens, sample.questions[i]));
     take_cost(asked[i].id, *plan, cell);
-    engine_.release(asked[i].id);
+    engine_.cancel(asked[i].id);
   }
 }
 
@@ -140,12 +140,12 @@ void Runner::ask_marked(const Sample& sample, const std::shared_ptr<const Plan>&
     input.prompt = std::move(prompt);
     input.question_span = span;
     const auto start = std::chrono::steady_clock::now();
-    std::vector<Asked> asked = {{engine_.submit(std::move(input)), {}}};
+    std::vector<Asked> asked = {{engine_.start({}, std::move(input)), {}}};
     forks_.finish(asked);
     cell.cost.seconds += seconds_since(start);
     cell.answers.push_back(judge(asked[0].tokens, q));
     take_cost(asked[0].id, *plan, cell);
-    engine_.release(asked[0].id);
+    engine_.cancel(asked[0].id);
   }
 }
 
@@ -162,7 +162,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
       std::vector<std::int32_t> tokens = chat_.end_of_answer();
       const auto turn = chat_.user_turn({.document = {}, .question = q.text, .system = {}}, false);
       tokens.insert(tokens.end(), turn.begin(), turn.end());
-      engine_.keep_going(id, question_input(std::move(tokens), q, plan));
+      engine_.start(Origin::next_turn(id), question_input(std::move(tokens), q, plan));
     }
     std::vector<Asked> asked{{id, {}}};
     forks_.finish(asked);
@@ -170,7 +170,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
   }
   cell.cost.seconds += seconds_since(start);
   take_cost(id, *plan, cell);
-  engine_.release(id);
+  engine_.cancel(id);
 }
 
 // Scores prose: `length` tokens by prefill, then each of the following tokens by one decode step.
@@ -205,18 +205,18 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
     input.keep_sequence = true;
     input.method = plan;
     const auto start = std::chrono::steady_clock::now();
-    const RequestId id = engine_.fork(base, std::move(input));
+    const RequestId id = engine_.start(Origin::fork(base), std::move(input));
     forks_.finish({});
     cell.cost.seconds = seconds_since(start);
     const RequestStats stats = engine_.stats(id);
     cell.log_likelihood = stats.tail_log_likelihood;
     cell.scored_tokens = stats.tail_scored;
     take_cost(id, *plan, cell);
-    engine_.release(id);
-    if (base != exact) engine_.release(base);
+    engine_.cancel(id);
+    if (base != exact) engine_.cancel(base);
     done(cell);
   }
-  if (exact.valid()) engine_.release(exact);
+  if (exact.valid()) engine_.cancel(exact);
 }
 
 void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample_number, const TextSource& prose,
@@ -243,10 +243,10 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
     const RequestId base =
         apart ? forks_.compute(document, stream ? size32(document) : 0, plan) : forks_.prepare(exact, document, plan);
     sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
-    if (base != exact) engine_.release(base);
+    if (base != exact) engine_.cancel(base);
     done(cell);
   }
-  if (exact.valid()) engine_.release(exact);
+  if (exact.valid()) engine_.cancel(exact);
 }
 
 }  // namespace mneme::eval

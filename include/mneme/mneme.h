@@ -133,14 +133,6 @@ class LanguageModel {
   std::shared_ptr<Impl> impl_;
 };
 
-enum class StopReason : std::uint8_t {
-  kEnd,         // the model ended its turn
-  kLength,      // max_tokens
-  kStopString,  // one of GenerationOptions::stop
-  kCancelled,   // by a callback
-};
-std::string_view stop_reason_name(StopReason reason);  // "end", "length", "stop", "cancelled"
-
 struct Answer {
   std::string text;
   std::vector<std::int32_t> tokens;

@@ -1,10 +1,22 @@
-// What an answer took: tokens, time, memory, and what its KV method did. Values only; the library never prints them.
+// Why an answer ended, and what it took: tokens, time, memory, and what its KV method did. Values only; the library never
+// prints them.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace mneme {
+
+enum class StopReason : std::uint8_t {
+  kEnd,         // the model ended its turn
+  kLength,      // max_tokens
+  kStopString,  // one of GenerationOptions::stop
+  kCancelled,   // by a callback
+};
+std::string_view stop_reason_name(StopReason reason);  // "end", "length", "stop", "cancelled"
+// As OpenAI's API names it: "stop" where the model or a stop string ended the answer, "length", "abort".
+std::string_view finish_reason_name(StopReason reason);
 
 // What the KV method did for a session since its first turn; under full attention, what this answer's steps read.
 struct KvMethodStats {

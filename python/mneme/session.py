@@ -194,16 +194,13 @@ def _text(kv: Recipe | str | None) -> str | None:
     return None if kv is None else str(kv)
 
 
-_REASONS = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "abort"}
-
-
 def _output(question: str, answer: _core.Answer, params: SamplingParams) -> RequestOutput:
     logprobs = tuple(TokenLogprob(t, p, tuple(top)) for t, p, top in answer.scores)
     output = CompletionOutput(
         index=0,
         text=answer.text,
         token_ids=tuple(answer.tokens),
-        finish_reason=_REASONS[answer.stopped],
+        finish_reason=answer.finish_reason,
         logprobs=logprobs if params.logprobs is not None else None,
     )
     stats = Stats(

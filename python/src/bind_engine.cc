@@ -121,19 +121,6 @@ void wait(Request& request, bool for_end) {
   }
 }
 
-using Tokens = std::vector<std::tuple<std::int32_t, float, std::vector<std::pair<std::int32_t, float>>>>;
-
-Tokens tokens_of(const std::vector<OutputToken>& tokens) {
-  Tokens out;
-  out.reserve(tokens.size());
-  for (const OutputToken& t : tokens) {
-    std::vector<std::pair<std::int32_t, float>> top;
-    for (const TokenLogprob& p : t.top) top.emplace_back(p.token, p.logprob);
-    out.emplace_back(t.id, t.logprob, std::move(top));
-  }
-  return out;
-}
-
 nb::tuple prompt_scores(Request& request) {
   PromptSummary summary = request.prompt();
   std::vector<float> logprobs;
@@ -157,18 +144,18 @@ PageTuples kv_events(PyEngine& engine) {
 
 void bind_request(nb::module_& m) {
   nb::class_<AnswerSummary>(m, "AnswerSummary", "Told with the end of an answer.")
-      .def_prop_ro("finish_reason", [](const AnswerSummary& s) { return std::string(finish_name(s.reason)); })
-      .def_ro("tokens", &AnswerSummary::tokens)
-      .def_ro("prefill_seconds", &AnswerSummary::prefill_seconds)
-      .def_ro("decode_seconds", &AnswerSummary::decode_seconds)
-      .def_ro("kv", &AnswerSummary::method);
-  nb::class_<Request::Piece>(m, "Piece", "What came of one answer since the last look.")
-      .def_ro("text", &Request::Piece::text)
-      .def_prop_ro("tokens", [](const Request::Piece& p) { return tokens_of(p.tokens); })
-      .def_ro("end", &Request::Piece::end)
+      .def_prop_ro("finish_reason", [](const AnswerSummary& s) { return std::string(finish_reason_name(s.reason)); })
+      .def_prop_ro("tokens", [](const AnswerSummary& s) { return s.stats.answer_tokens; })
+      .def_prop_ro("prefill_seconds", [](const AnswerSummary& s) { return s.stats.prefill_seconds; })
+      .def_prop_ro("decode_seconds", [](const AnswerSummary& s) { return s.stats.decode_seconds; })
+      .def_prop_ro("kv", [](const AnswerSummary& s) { return s.stats.method; });
+  nb::class_<AnswerPiece>(m, "Piece", "What came of one answer since the last look.")
+      .def_ro("text", &AnswerPiece::text)
+      .def_prop_ro("tokens", [](const AnswerPiece& p) { return scored(p.tokens); })
+      .def_ro("end", &AnswerPiece::end)
       .def_prop_ro(
           "page_reads",
-          [](const Request::Piece& p) { return counts(p.reads ? p.reads->pages : std::vector<std::int64_t>()); },
+          [](const AnswerPiece& p) { return counts(p.reads ? p.reads->pages : std::vector<std::int64_t>()); },
           nb::rv_policy::automatic);
   nb::class_<Request>(m, "Request", "One prompt and its answers.")
       .def("wait", &wait, "for_end"_a, "Waits without the GIL for news or the end; Ctrl-C raises KeyboardInterrupt.")
@@ -203,6 +190,17 @@ JsonGrammar schema_of(const std::string& text) {
 }
 
 }  // namespace
+
+ScoredTokens scored(const std::vector<TokenScore>& tokens) {
+  ScoredTokens out;
+  out.reserve(tokens.size());
+  for (const TokenScore& t : tokens) {
+    std::vector<std::pair<std::int32_t, float>> top;
+    for (const TokenLogprob& p : t.top) top.emplace_back(p.token, p.logprob);
+    out.emplace_back(t.token, t.logprob, std::move(top));
+  }
+  return out;
+}
 
 GenerationInput input_of(const Settings& params, const TextSide& text) {
   const SettingsReader p{params};

@@ -163,23 +163,11 @@ std::shared_ptr<PyStream> stream(std::shared_ptr<PySession> s, const Turn& turn,
   return std::make_shared<PyStream>(std::move(s), std::move(stream));
 }
 
-using ScoredTokens = std::vector<std::tuple<std::int32_t, float, std::vector<std::pair<std::int32_t, float>>>>;
-
-ScoredTokens scored(const std::vector<TokenScore>& scores) {
-  ScoredTokens out;
-  for (const TokenScore& s : scores) {
-    std::vector<std::pair<std::int32_t, float>> top;
-    for (const TokenLogprob& p : s.top) top.emplace_back(p.token, p.logprob);
-    out.emplace_back(s.token, s.logprob, std::move(top));
-  }
-  return out;
-}
-
 void bind_answer(nb::module_& m) {
   nb::class_<Answer>(m, "Answer", "One answer of a session.")
       .def_ro("text", &Answer::text)
       .def_ro("tokens", &Answer::tokens)
-      .def_prop_ro("stopped", [](const Answer& a) { return std::string(stop_reason_name(a.stopped)); })
+      .def_prop_ro("finish_reason", [](const Answer& a) { return std::string(finish_reason_name(a.stopped)); })
       .def_prop_ro("scores", [](const Answer& a) { return scored(a.scores); })
       .def_prop_ro("prompt_tokens", [](const Answer& a) { return a.stats.prompt_tokens; })
       .def_prop_ro("shared_tokens", [](const Answer& a) { return a.stats.shared_tokens; })

@@ -6,6 +6,7 @@
 
 #include "src/engine/kv_method.h"
 #include "src/engine/loop/kv_room.h"
+#include "src/engine/session/side_request.h"
 #include "src/sampler/sampler.h"
 
 namespace mneme::python {
@@ -21,53 +22,6 @@ RunningModel start(const PyEngine::Start& s) {
   if (!s.chat_template.empty()) text->set_chat_template(s.chat_template);
   return start_model(std::move(checkpoint), std::move(text), engine, {});
 }
-
-// Collects rows of logits of one request beside all others.
-class LogitRows final : public StepLoop::Listener {
- public:
-  LogitRows(StepLoop& loop, std::int32_t begin, std::int32_t end, std::int64_t vocabulary)
-      : loop_(loop), begin_(begin), end_(end), vocabulary_(static_cast<std::size_t>(vocabulary)) {
-    rows_.resize(static_cast<std::size_t>(end - begin) * vocabulary_);
-  }
-  ~LogitRows() override {
-    loop_.exclusive([&](Engine& engine) {
-      loop_.listen(id_, nullptr);
-      engine.cancel(id_);
-    });
-  }
-  LogitRows(const LogitRows&) = delete;
-  LogitRows& operator=(const LogitRows&) = delete;
-
-  void begin(RequestInput input) {
-    input.max_tokens = 1;
-    input.score_prompt = 0;
-    input.on_logits = [this](std::int32_t position, std::span<const float> row) {
-      const std::int32_t after = position - 1;  // the token that the row follows
-      if (after < begin_ || after >= end_) return;
-      std::copy(row.begin(), row.end(),
-                rows_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(after - begin_) * vocabulary_));
-    };
-    loop_.exclusive([&](Engine& engine) {
-      id_ = engine.submit(std::move(input));
-      loop_.listen(id_, this);
-    });
-  }
-  void on_event(Engine&, const RequestEvent& event) override { ended_ = ended_ || event.finished; }
-  // False: interrupted.
-  bool run(SignalCheck& signals) {
-    while (!ended_ && !signals.pending()) loop_.advance(*this);
-    return ended_;
-  }
-  std::vector<float> take() { return std::move(rows_); }
-
- private:
-  StepLoop& loop_;
-  RequestId id_;
-  std::int32_t begin_, end_;
-  std::size_t vocabulary_;
-  std::vector<float> rows_;
-  std::atomic<bool> ended_ = false;
-};
 
 }  // namespace
 
@@ -168,12 +122,21 @@ std::vector<float> PyEngine::logits(std::vector<std::int32_t> prompt, std::int32
   {
     const Released released;
     SharedModel& shared = LanguageModelAccess::shared(running->language_model());
-    LogitRows collector(*shared.loop, begin, end, shared.text->info.vocabulary);
+    const auto vocabulary = static_cast<std::size_t>(shared.text->info.vocabulary);
+    rows.resize(static_cast<std::size_t>(end - begin) * vocabulary);
     RequestInput input;
     input.prompt = std::move(prompt);
+    input.max_tokens = 1;
+    input.score_prompt = 0;
     if (shared.method && shared.method->binds_sequence()) input.method = shared.method;
-    collector.begin(std::move(input));
-    if (collector.run(signals)) rows = collector.take();
+    input.on_logits = [&](std::int32_t position, std::span<const float> row) {
+      const std::int32_t after = position - 1;  // the token that the row follows
+      if (after < begin || after >= end) return;
+      std::ranges::copy(row, &rows[static_cast<std::size_t>(after - begin) * vocabulary]);
+    };
+    SideRequest request(*shared.loop);
+    shared.loop->exclusive([&](Engine& engine) { request.begin(engine, {}, std::move(input)); });
+    if (!request.run([&] { return signals.pending(); })) rows.clear();
   }
   signals.rethrow();
   return rows;

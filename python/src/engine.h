@@ -8,6 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "python/src/gil.h"
@@ -82,6 +84,10 @@ class PyEngine {
   std::mutex news_mutex_;
   std::vector<PageNews> page_news_;
 };
+
+// Tokens as Python has them: id, log-probability, the likeliest in its place.
+using ScoredTokens = std::vector<std::tuple<std::int32_t, float, std::vector<std::pair<std::int32_t, float>>>>;
+ScoredTokens scored(const std::vector<TokenScore>& tokens);
 
 void bind_engine(nb::module_& m);
 void bind_session(nb::module_& m);

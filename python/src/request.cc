@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "python/src/gil.h"
@@ -46,14 +45,8 @@ void Request::on_event(GenerationEvent event) {
       failure_ = std::move(event.failure);
       open_ = 0;
     } else {
-      Piece& piece = pieces_[static_cast<std::size_t>(event.choice)];
-      piece.text += event.text;
-      std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(piece.tokens));
-      if (event.reads) piece.reads = std::move(event.reads);
-      if (event.end) {
-        piece.end = std::move(event.end);
-        --open_;
-      }
+      if (event.piece.end) --open_;
+      pieces_[static_cast<std::size_t>(event.choice)].append(std::move(event.piece));
     }
     news_ = true;
   }
@@ -75,7 +68,7 @@ bool Request::ended() {
   return open_ == 0;
 }
 
-Request::Piece Request::take(std::int32_t choice) {
+AnswerPiece Request::take(std::int32_t choice) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw Error(failure_->error, failure_->message);
   if (choice < 0 || static_cast<std::size_t>(choice) >= pieces_.size())

@@ -39,13 +39,6 @@ class Mailbox {
 // Threads  any.
 class Request final : public GenerationSink {
  public:
-  struct Piece {
-    std::string text;
-    std::vector<OutputToken> tokens;
-    std::optional<AnswerSummary> end;
-    std::optional<PageReads> reads;
-  };
-
   Request(std::int32_t n, std::shared_ptr<Mailbox> mailbox, std::int64_t number)
       : pieces_(static_cast<std::size_t>(n)), open_(n), mailbox_(std::move(mailbox)), number_(number) {}
 
@@ -58,7 +51,7 @@ class Request final : public GenerationSink {
   bool wait_slice(bool for_end);
   bool ended();
   // What came of one answer since the last call. Errors  what the request failed with.
-  Piece take(std::int32_t choice);
+  AnswerPiece take(std::int32_t choice);
   PromptSummary prompt();
   std::int64_t number() const { return number_; }
 
@@ -68,7 +61,7 @@ class Request final : public GenerationSink {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Piece> pieces_;
+  std::vector<AnswerPiece> pieces_;
   PromptSummary prompt_;
   std::optional<Failure> failure_;
   std::int32_t open_;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "mneme/options.h"
+#include "mneme/stats.h"
 #include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/engine/schedule/scheduler.h"
@@ -34,8 +35,6 @@
 
 namespace mneme {
 
-enum class FinishReason : std::uint8_t { kEnd, kLength, kStop, kCancelled };
-
 // What a step produced for one request.
 struct RequestEvent {
   RequestId id;
@@ -43,7 +42,7 @@ struct RequestEvent {
   std::vector<TokenLogprob> top;               // RequestInput::top_logprobs: the likeliest in its place
   std::int32_t prompt_done = 0;                // tokens computed for this request before its first answer token, so far
   std::int32_t prompt_total = 0;               // of so many (stats: prompt_tokens)
-  std::optional<FinishReason> finished;        // no further events follow
+  std::optional<StopReason> finished;          // no further events follow
 };
 
 // Of one turn.
@@ -65,8 +64,7 @@ struct PromptScore {
 };
 
 struct RequestInput {
-  std::vector<std::int32_t>
-      prompt;  // at least one token; may be empty where tokens are there already (fork, keep_going)
+  std::vector<std::int32_t> prompt;  // at least one token; may be empty where tokens are there already
   SamplingOptions sampling;
   std::shared_ptr<const TokenConstraint> constraint;  // on the answer; null: none
   std::uint64_t draws_before = 0;        // of the seed, made by an earlier turn that this one's draws follow
@@ -91,11 +89,35 @@ struct RequestInput {
   // Tokens [first, second) of this prompt are its question: what a method that reads prompts in windows looks for from
   // then on. Empty: none is marked; what an earlier turn marked stays. Other methods do not look at it.
   std::pair<std::int32_t, std::int32_t> question_span{0, 0};
-  // Keep keys and values after the end, for keep_going() and fork().
+  // Keep keys and values after the end, for what starts from them.
   bool keep_sequence = false;
   // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn
   // with the plan of the sequence it follows takes its state over.
   std::shared_ptr<const Plan> method;
+};
+
+// What a request begins from.
+struct Origin {
+  enum class Kind : std::uint8_t { kNothing, kFork, kPrefix, kNextTurn };
+  Kind kind = Kind::kNothing;
+  RequestId from;
+  std::int32_t n_shared = 0;
+
+  // All tokens of `from`: a new request that shares its pages. Where free memory does not suffice to let both write into
+  // a shared page, the tokens of that page (31 at most) are computed again.
+  static Origin fork(RequestId from) { return {.kind = Kind::kFork, .from = from}; }
+  // The first n_shared tokens of `from`, those of them shared that it has computed. Of its method, if it is the
+  // request's too, the index alone is taken over: selections and counts start again, so that the answer is that of a
+  // request which had computed everything itself. So a sequence that dropped tokens shares nothing, and rows that the
+  // request's method looks at when a prefill ends are computed again. Where the method binds its sequences (Plan), what
+  // follows is read in other windows than a whole prompt would be.
+  //
+  // Requires  0 <= n_shared <= tokens of `from`.
+  static Origin prefix(RequestId from, std::int32_t n_shared) {
+    return {.kind = Kind::kPrefix, .from = from, .n_shared = n_shared};
+  }
+  // A kept sequence itself: the next turn. The prompt begins with whatever closes the previous answer.
+  static Origin next_turn(RequestId of) { return {.kind = Kind::kNextTurn, .from = of}; }
 };
 
 class ForwardPass;
@@ -107,63 +129,44 @@ class Engine {
   // Errors  kOption (values), kResource (no room for one sequence of the context asked for; the numbers are named).
   Engine(std::unique_ptr<Model> model, const EngineOptions& options, std::unique_ptr<ThreadPool> pool);
   Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool);
-  ~Engine();
+  virtual ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  // Ids are never used again.
+  // A request from `origin` on; its id, which is never used again, and of Origin::next_turn() the sequence's. What it
+  // starts from must be kept, running or waiting, and of next_turn() kept. `input.prompt` follows it. The sampler is its
+  // own, whose repetition penalty has seen all tokens of the sequence.
   //
   // Errors  kRequest: empty prompt, token out of range, prompt plus answer longer than the context, more memory than
-  // there is in all.
+  // there is in all; no such sequence; it or `input.method` binds a sequence to one method (Plan), and they are not the
+  // same; tokens were dropped that the method needs.
   //         kOption: sampling options out of range. Nothing has changed then.
-  RequestId submit(RequestInput input);
-  // A new request that starts from all tokens of `from`, which must be kept, running or waiting: its pages are shared,
-  // `input.prompt` follows them. It has a sampler of its own, whose repetition penalty has seen all these tokens. Where
-  // free memory does not suffice to let both write into a shared page, the tokens of that page (31 at most) are
-  // computed again. With `n_tokens` it starts from the first so many of them.
-  //
-  // Errors  as submit; kRequest: no such sequence; it or `input.method` binds a sequence to one method (Plan), and they
-  // are not the same; tokens were dropped that the method needs.
-  RequestId fork(RequestId from, RequestInput input);
-  // The same from the first n_shared tokens of `from` only, those of them that it has computed shared. Of its method,
-  // if it is this one's too, the index alone is taken over: selections and counts start again, so that the answer is
-  // that of a request which had computed everything itself. So a sequence that dropped tokens shares nothing, and rows
-  // that this one's method looks at when a prefill ends are computed again.
-  //
-  // Where the method binds its sequences (Plan), what follows is read in other windows than a whole prompt would be.
-  //
-  // Requires  0 <= n_shared <= tokens of `from`. Errors  as fork.
-  RequestId fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input);
+  virtual RequestId start(const Origin& origin, RequestInput input);
   // Leaves a request whose prompt is not computed out of every step until unhold(): it does not delay those behind it,
   // and keeps its position in the queue, its pages and its reservation. cancel() and stop() end it as any other.
   //
   // Requires  `id` waits or computes its prompt.
-  void hold(RequestId id);
+  virtual void hold(RequestId id);
   // Ids that are not held are ignored.
-  void unhold(RequestId id);
+  virtual void unhold(RequestId id);
   // Lets a request whose prompt is not computed go on from what `from` has computed of it: the first n_shared tokens of
-  // both are the same, and their pages are shared as fork_prefix() shares them, in place of what it had. Returns how
+  // both are the same, and their pages are shared as by Origin::prefix(), in place of what it had. Returns how
   // many of its tokens are computed then; where that would not be more than before, nothing changes. A request that
   // runs takes nothing over where its method has state on a device.
   //
-  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork.
-  std::int32_t take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
-  // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
-  // follows them; it begins with whatever closes the previous answer.
-  //
-  // Errors  as fork.
-  void keep_going(RequestId id, RequestInput input);
+  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as start().
+  virtual std::int32_t take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
   // Ends a running or waiting request before the next step, which returns its event, and frees its sequence; frees
   // a kept one. Unknown ids are ignored.
-  void cancel(RequestId id);
-  // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStop. The sequence
-  // is kept if that was asked for. Other ids are ignored.
-  void stop(RequestId id);
-  // Frees a kept sequence's memory.
-  void release(RequestId id) { cancel(id); }
+  virtual void cancel(RequestId id);
+  // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStopString. The
+  // sequence is kept if that was asked for. Other ids are ignored.
+  virtual void stop(RequestId id);
   // A kept sequence from elsewhere (a saved session): its tokens, of which the first n_computed have keys and values;
   // `fill` writes these, and may drop some. `method`: what the sequence's method remembers, if anything. Where memory
   // does not suffice, other kept sequences lose pages, as for a request.
   //
-  // Errors  kRequest: as submit; kResource: what runs leaves no room. What `fill` throws. There is no such sequence
+  // Errors  kRequest: as start(); kResource: what runs leaves no room. What `fill` throws. There is no such sequence
   // then.
   RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill,
                   std::unique_ptr<MethodState> method = nullptr);
@@ -171,8 +174,8 @@ class Engine {
   // A kept sequence whose keys and values come piece by piece: its tokens, of which it shares the first n_shared with
   // `from` (with an invalid id: none).
   //
-  // Requires  n_shared computed tokens of `from`, the same. Errors  kRequest: as submit.
-  RequestId adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared);
+  // Requires  n_shared computed tokens of `from`, the same. Errors  kRequest: as start().
+  virtual RequestId adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared);
   // Adds the next n_tokens of a kept sequence, whose keys and values `fill` writes, which must not throw. False: what
   // runs leaves no room for them, even where other kept sequences lose pages; nothing is added then. With several
   // ranks every rank calls it, within one of the leader's calls.
@@ -188,7 +191,7 @@ class Engine {
   // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where
   // they were, and
   //         the next step tries again.
-  std::vector<RequestEvent> step();
+  virtual std::vector<RequestEvent> step();
   // Nothing to compute and nothing to tell.
   bool idle() const;
 
@@ -214,8 +217,8 @@ class Engine {
   MethodMemory method_memory() const;
   // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
   //
-  // Errors  kRequest: as fork.
-  void attach_method(RequestId id, std::shared_ptr<const Plan> plan);
+  // Errors  kRequest: as start().
+  virtual void attach_method(RequestId id, std::shared_ptr<const Plan> plan);
   // What the request's method remembers, for saved sessions; null without a method.
   const MethodState* method(RequestId id) const;
   // Bytes of the request's index and of what else its method remembers.
@@ -246,19 +249,15 @@ class Engine {
   std::vector<RequestView> views() const;
   // Of one active request. Errors  kRequest: there is none.
   RequestView view(RequestId id) const;
-  // Several ranks: how this one is told the leader's calls, or tells them; null: one rank has the model.
+  // Of a part of a model (ranks/rank_engine.h): the link to the others. Null: this engine has the whole model.
   RankLink* ranks() const;
-  // Of a follower: repeats the leader's next call, which it waits for. Sessions' calls are `other`'s
-  // (session_ranks.h). False: the leader has ended.
-  //
-  // Errors  kDevice: as Collective's; what a call throws here that did not on the leader.
-  bool follow(FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other);
 
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
   void check_invariants() const;
 
- private:
+ protected:
   struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -9,10 +9,10 @@
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
 #include "src/engine/lower_tier.h"
-#include "src/engine/ranks/rank_link.h"
 #include "src/engine/request.h"
 #include "src/engine/schedule/answer_forecast.h"
 #include "src/engine/schedule/prefill_chunk.h"
+#include "src/engine/step_batch.h"
 
 namespace mneme {
 
@@ -20,6 +20,16 @@ namespace mneme {
 // forward pass computes on the threads.
 struct Engine::Impl {
   Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o, std::unique_ptr<ThreadPool> thread_pool);
+  virtual ~Impl() = default;
+  void make_pool();
+
+  // ---- what the engines of one model decide together, each of which has a part (src/engine/ranks)
+  virtual std::int64_t least_blocks(std::int64_t mine) const { return mine; }
+  virtual bool agreed(bool mine) const { return mine; }
+  virtual void agree_on_step(std::vector<RequestView>& /*views*/, std::int64_t& /*free_blocks*/,
+                             std::int32_t& /*prompt_tokens*/) const {}
+  // A forward pass and its tokens.
+  virtual std::vector<Sample> compute(const StepBatch& batch);
 
   // ---- requests
   Request& add(RequestId id);
@@ -28,39 +38,23 @@ struct Engine::Impl {
   // Before somebody looks at what a request stores.
   void settle(RequestId id);
   void check_input(const RequestInput& input, std::span<const std::int32_t> before) const;
+  // The sequence that a request begins from; null: none. Errors  as Engine::start().
+  Request* origin_of(const Origin& origin, const RequestInput& input);
+  // Whether the request would have to compute less after it. Errors  as Engine::take_prefix().
+  bool can_take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
   // Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
   static void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
-  void start(Request& request, RequestInput input, Sampler sampler);
-  RequestEvent end(Request& request, FinishReason reason);
+  // What `request` takes over of `from`, and its tokens.
+  void share(const Request& from, const Origin& origin, const RequestInput& input, Request& request);
+  void begin(Request& request, RequestInput input);
+  RequestEvent end(Request& request, StopReason reason);
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
   bool has_unpromised(std::int64_t n_blocks) const;
   // Running requests may have to copy pages that this one shares: it shares none that anybody writes into.
   void close_pages_without_room(Request& request);
 
-  // ---- several ranks (src/engine/ranks)
-  bool follows() const { return ranks != nullptr && !ranks->leads(); }
-  // Followers repeat a call of the leader's; call it when nothing can refuse the call any more.
-  void tell(RankCall call, FunctionRef<void(ByteWriter&)> arguments);
-  void tell(RankCall call, RequestId id);
-  void tell_input(RankCall call, RequestId from, std::int32_t n_shared, const RequestInput& input);
-  bool room_may_differ() const;
-  // Whether it is so on every rank.
-  bool agreed(bool mine) const { return ranks == nullptr ? mine : ranks->all(mine); }
-
   // ---- a step
-  struct Batch {
-    std::vector<Request*> requests;
-    std::vector<SequenceRows> rows;
-    std::vector<std::int32_t> tokens;
-    // Of every row of logits: whose it is, and the position of the token that it foretells.
-    struct Row {
-      Request* request;
-      std::int32_t predicted;
-      bool known(const Request& r) const { return predicted < r.length(); }
-    };
-    std::vector<Row> wanted;
-  };
   bool forecasts() const { return options.kv_admission == KvAdmission::kForecast; }
   // Blocks that admission counts on for a request.
   std::int64_t expected_blocks(const Request& r) const;
@@ -80,29 +74,16 @@ struct Engine::Impl {
   bool bring_back(Request& r);
   bool bring_back(const std::vector<ScheduledRows>& plan);
   void leave_parked_out(std::vector<ScheduledRows>& plan) const;
-  Batch gather(const std::vector<ScheduledRows>& plan);
-  void settle_others(const Batch& batch);
-  void undo(const Batch& batch);
-  void commit(const Batch& batch);  // what methods decided to drop
-  struct Sample {
-    Sampler::SampledToken sampled;
-    std::vector<TokenLogprob> top;
-  };
-  std::vector<Sample> compute(const Batch& batch);
-  std::vector<Sample> compute_here(const Batch& batch, const ForwardInput& input);
-  void share_tokens(const Batch& batch, std::vector<Sample>& samples);
-  std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
-  void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
-  void observe(const Batch& batch, double seconds);
-  void take_sample(Request& request, Sample sample, RequestEvent& event);
+  bool all_held() const;
+  StepBatch gather(const std::vector<ScheduledRows>& plan);
+  void settle_others(const StepBatch& batch);
+  void apply(const StepBatch& batch, std::vector<Sample> samples, double seconds);
   std::int32_t scored_rows() const;
   std::vector<RequestEvent> take_events();
 
   EngineOptions options;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<ForwardPass> forward;
-  RankLink* ranks;  // null: this engine has the whole model
-  RankRequests rank_requests;
   std::unique_ptr<PagePool> pool;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests;
   std::vector<Request*> active;      // waiting and running, in order of arrival

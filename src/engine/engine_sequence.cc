@@ -70,12 +70,6 @@ bool Engine::Impl::has_unpromised(std::int64_t n_blocks) const {
 RequestId Engine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared) {
   RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
   impl_->check_input(input, {});
-  impl_->tell(RankCall::kAdoptPrefix, [&](ByteWriter& out) {
-    out.put(from.value);
-    out.put(n_shared);
-    out.put(size32(input.prompt));
-    out.put_all(input.prompt);
-  });
   Request& request = impl_->add(RequestId(impl_->next_id++));
   if (n_shared > 0) {
     Request& parent = impl_->find_sequence(from);

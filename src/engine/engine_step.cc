@@ -22,14 +22,18 @@ std::vector<RequestView> Engine::Impl::views() const {
   return views;
 }
 
+bool Engine::Impl::all_held() const {
+  return std::all_of(active.begin(), active.end(), [](const Request* r) { return r->held; });
+}
+
 std::vector<ScheduledRows> Engine::Impl::plan() {
   std::vector<RequestView> all = views();
   std::int64_t free_blocks = pool->n_free();
-  if (ranks != nullptr) ranks->compare_room(all, free_blocks, pool->shape().blocks_per_page());
-  return schedule({.requests = all, .free_blocks = free_blocks},
-                  {.max_sequences = options.max_sequences,
-                   .max_batched_tokens = options.max_batched_tokens,
-                   .max_prompt_tokens = follows() ? ranks->prompt_limit() : chunk.tokens()});
+  std::int32_t prompt_tokens = chunk.tokens();
+  agree_on_step(all, free_blocks, prompt_tokens);
+  return schedule({.requests = all, .free_blocks = free_blocks}, {.max_sequences = options.max_sequences,
+                                                                  .max_batched_tokens = options.max_batched_tokens,
+                                                                  .max_prompt_tokens = prompt_tokens});
 }
 
 // Where requests begin by forecast, a step may find too little memory: sequences that do not run give pages up, then
@@ -190,7 +194,7 @@ bool Engine::Impl::bring_back(Request& r) {
 }
 
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
-// the latest when it alone holds any, because submit() saw that it fits into the pool.
+// the latest when it alone holds any, because start() saw that it fits into the pool.
 void Engine::Impl::make_room() {
   // Whom a running request waited for has just ended: it goes on itself.
   bool goes_on = false;
@@ -206,7 +210,7 @@ void Engine::Impl::make_room() {
 }
 
 // Sequences that miss a step: what the device knows of their drops may be another's afterwards.
-void Engine::Impl::settle_others(const Batch& batch) {
+void Engine::Impl::settle_others(const StepBatch& batch) {
   for (auto& [id, r] : requests) {
     if (r->holds_sequence() && r->method && r->method->late().any() &&
         std::find(batch.requests.begin(), batch.requests.end(), r.get()) == batch.requests.end())
@@ -214,8 +218,8 @@ void Engine::Impl::settle_others(const Batch& batch) {
   }
 }
 
-Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
-  Batch batch;
+StepBatch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
+  StepBatch batch;
   for (const ScheduledRows& rows : plan) {
     Request& r = *requests.at(rows.id);
     const std::int32_t begin = r.cache.length();
@@ -243,116 +247,36 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
   return batch;
 }
 
-void Engine::Impl::undo(const Batch& batch) {
-  for (std::size_t i = 0; i < batch.rows.size(); ++i) batch.requests[i]->undo(batch.rows[i].n_rows);
+std::vector<Sample> Engine::Impl::compute(const StepBatch& batch) {
+  return mneme::compute(batch, *forward, *threads);
 }
 
-void Engine::Impl::commit(const Batch& batch) {
-  for (Request* r : batch.requests) {
-    if (r->method) r->method->commit(r->cache);
-    r->cache.release_behind();
-  }
-}
+namespace {
 
-// A forward pass and its tokens: the leader's, where there are several ranks.
-std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
-  const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
-  std::vector<Sample> samples;
-  if (follows()) {
-    forward->run(input);
-    samples.resize(batch.wanted.size());
-  } else {
-    samples = compute_here(batch, input);
-  }
-  if (ranks != nullptr) share_tokens(batch, samples);
-  return samples;
-}
-
-void Engine::Impl::share_tokens(const Batch& batch, std::vector<Sample>& samples) {
-  std::vector<std::int32_t> tokens;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    if (!batch.wanted[i].known(*batch.wanted[i].request)) tokens.push_back(samples[i].sampled.token);
-  ranks->share(tokens);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    if (!batch.wanted[i].known(*batch.wanted[i].request)) samples[i].sampled.token = tokens[next++];
-}
-
-// Where all that is wanted is tokens by logits alone, the logits stay where they are.
-std::vector<Engine::Impl::Sample> Engine::Impl::compute_here(const Batch& batch, const ForwardInput& input) {
-  const bool on_device =
-      forward->samples_on_device() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
-        const Request& r = *row.request;
-        return !row.known(r) && r.max_tokens > 0 && r.scores.top_logprobs == 0 && !r.scores.on_logits &&
-               r.sampler.is_plain();
-      });
-  if (!on_device) return sample(batch, forward->run(input));
-  std::vector<const Sampler*> samplers;
-  for (const Batch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
-  const std::span<const Sampler::SampledToken> sampled_tokens = forward->run_sampling(input, samplers);
-  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} tokens for {} rows", sampled_tokens.size(),
-              batch.wanted.size());
-  std::vector<Sample> samples;
-  for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
-    batch.wanted[i].request->sampler.drew();
-    samples.push_back({.sampled = sampled_tokens[i], .top = {}});
-  }
-  return samples;
-}
-
-std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
-  const std::int64_t n = batch.wanted.size();
-  std::vector<Sample> samples(batch.wanted.size());
-  if (n == 0) return samples;
-  const std::int64_t vocab = forward->vocab();
-  expect_shape("logits", logits, DType::kF32, {n, vocab});
-  const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::span<const float> row(logits.row_as<float>(i), vocab);
-      const Batch::Row& wanted = batch.wanted[i];
-      Sample& s = samples[i];
-      Request& r = *wanted.request;
-      if (wanted.known(r)) {
-        const std::int32_t next = r.tokens[wanted.predicted];
-        s.sampled = {.token = next, .logprob = log_probability(row, next)};
-        s.top = top_logprobs(row, r.scores.score_prompt.value_or(0));
-      } else if (r.max_tokens > 0) {
-        s.sampled = r.sampler.next(row);
-        s.top = top_logprobs(row, r.scores.top_logprobs);
-      }
-    }
-  };
-  for (std::int64_t i = 0; i < n; ++i) {
-    const Batch::Row& wanted = batch.wanted[i];
-    if (wanted.request->scores.on_logits)
-      wanted.request->scores.on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
-  }
-  n == 1 ? sample_rows(0, 1, 0) : threads->parallel_for(n, 1, sample_rows);
-  return samples;
-}
-
-void Engine::Impl::take_sample(Request& r, Sample sample, RequestEvent& event) {
+void take_sample(Request& r, Sample sample, RequestEvent& event) {
   if (r.is_end(sample.sampled.token)) {
-    event.finished = FinishReason::kEnd;
+    event.finished = StopReason::kEnd;
     return;
   }
   event.token = sample.sampled;
   event.top = std::move(sample.top);
   r.tokens.push_back(sample.sampled.token);
   ++r.stats.answer_tokens;
-  if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
+  if (r.stats.answer_tokens == r.max_tokens) event.finished = StopReason::kLength;
 }
 
-void Engine::Impl::observe(const Batch& batch, double seconds) {
+void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
   std::int32_t answer_rows = 0, prompt_tokens = 0;
   for (const SequenceRows& rows : batch.rows)
     (rows.phase == RowPhase::kDecode ? answer_rows : prompt_tokens) += rows.n_rows;
   chunk.observe(answer_rows, prompt_tokens, seconds);
 }
 
-void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double seconds) {
+}  // namespace
+
+void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
-  observe(batch, seconds);
+  observe(batch, seconds, chunk);
   for (Request* const request : batch.requests) {
     Request& r = *request;
     r.state = Request::State::kRunning;
@@ -379,7 +303,7 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
         ++r.stats.tail_scored;
       }
     }
-    if (r.max_tokens == 0 && r.cache.length() == r.length()) event.finished = FinishReason::kLength;
+    if (r.max_tokens == 0 && r.cache.length() == r.length()) event.finished = StopReason::kLength;
     if (event.finished) end(r, *event.finished);
     events.push_back(std::move(event));
   }

@@ -18,7 +18,7 @@ class ForwardPass {
   virtual ~ForwardPass() = default;
 
   virtual KvShape kv_shape(DType kv_dtype) const = 0;
-  // Layers that read no more than a window of what their pages hold.
+  // Layers that read no more than a window of what their pages hold; of a part of a model none.
   virtual KvWindows kv_windows() const { return {}; }
   virtual std::int64_t vocab() const = 0;
   virtual std::int64_t max_context() const = 0;

@@ -89,8 +89,7 @@ class CudaPass final : public ForwardPass {
     const DType dtype = kv_dtype_of(options);
     const auto plan = compile(recipe_of(options.kv), method_shape_of(model_->config(), dtype));
     const CudaForwardOptions forward = forward_options(*model_, options);
-    const std::int64_t wanted = wanted_kv_bytes(model_->kv_shape(dtype), options, forward.max_context,
-                                                link_ == nullptr ? kv_windows_of(model_->config()) : KvWindows{}) +
+    const std::int64_t wanted = wanted_kv_bytes(model_->kv_shape(dtype), options, forward.max_context, kv_windows()) +
                                 wanted_index_bytes(*plan, forward.max_context, options.max_sequences);
     host_ = wanted > forward_.room_bytes();
     if (link_ != nullptr) host_ = link_->least(host_ ? 0 : 1) == 0;
@@ -112,7 +111,7 @@ class CudaPass final : public ForwardPass {
     if (link_ != nullptr) expect_ranks_do(plan, link_->split());
   }
   RankLink* ranks() const override { return link_.get(); }
-  KvWindows kv_windows() const override { return kv_windows_of(model_->config()); }
+  KvWindows kv_windows() const override { return link_ == nullptr ? kv_windows_of(model_->config()) : KvWindows{}; }
   bool samples_on_device() const override { return true; }
   std::span<const Sampler::SampledToken> run_sampling(const ForwardInput& input,
                                                       std::span<const Sampler* const> samplers) override {

@@ -28,7 +28,7 @@ RequestInput kept(std::vector<std::int32_t> prompt, std::int32_t max_tokens = 20
 TEST(Adopt, GoesOnAsTheSequenceItWas) {
   for (std::size_t n : {1u, 31u, 32u, 33u, 100u}) {
     TestEngine from, to;
-    const RequestId id = from->submit(kept(random_prompt(n, n)));
+    const RequestId id = from->start({}, kept(random_prompt(n, n)));
     drain(*from);
     const auto tokens = from->tokens(id);
     const SequenceCache& cache = from->cache(id);
@@ -38,7 +38,7 @@ TEST(Adopt, GoesOnAsTheSequenceItWas) {
       to->check_invariants();
       RequestInput more = kept(random_prompt(5, 9));
       const HashAnswer expected = answer_alone(joined(tokens, more.prompt), more);
-      to->keep_going(other, more);
+      to->start(Origin::next_turn(other), more);
       EXPECT_EQ(drain(*to).of(other), expected) << n << " tokens, " << computed << " computed";
       EXPECT_EQ(to->stats(other).shared_tokens, computed);
       to->check_invariants();
@@ -72,11 +72,11 @@ TEST(Adopt, KeptSequencesMakeRoomAndRunningOnesDoNot) {
   options.kv_memory_bytes =
       static_cast<std::int64_t>(KvShape{2, 2, 8, DType::kBF16}.page_bytes()) * 4 * kHashBlocksPerPage;
   TestEngine engine(options);  // four pages
-  const RequestId old = engine->submit(kept(random_prompt(80, 1)));
+  const RequestId old = engine->start({}, kept(random_prompt(80, 1)));
   drain(*engine);
   const std::vector<std::int32_t> before(engine->tokens(old).begin(), engine->tokens(old).end());
   TestEngine elsewhere;
-  const RequestId far = elsewhere->submit(kept(random_prompt(90, 2)));
+  const RequestId far = elsewhere->start({}, kept(random_prompt(90, 2)));
   drain(*elsewhere);
   const auto tokens = elsewhere->tokens(far);
   const auto fill = [&](SequenceCache& cache) { copy_kv(elsewhere->cache(far), cache); };
@@ -85,10 +85,10 @@ TEST(Adopt, KeptSequencesMakeRoomAndRunningOnesDoNot) {
   for (const auto& [which, known] :
        {std::pair(id, std::vector<std::int32_t>(tokens.begin(), tokens.end())), {old, before}}) {
     RequestInput more = kept({3, 4}, 4);
-    engine->keep_going(which, more);
+    engine->start(Origin::next_turn(which), more);
     EXPECT_EQ(drain(*engine).of(which), answer_alone(joined(known, more.prompt), more));
   }
-  engine->submit(request(random_prompt(90, 3), 30));
+  engine->start({}, request(random_prompt(90, 3), 30));
   engine->step();
   try {
     engine->adopt({tokens.begin(), tokens.end()}, 90, fill);
@@ -105,14 +105,14 @@ TEST(Adopt, DrawsFollowAnEarlierTurn) {
   RequestInput one = kept(random_prompt(10, 1), 6);
   one.sampling = {.temperature = 2.0f, .seed = 5};
   one.end_tokens.clear();
-  const RequestId id = engine->submit(one);
+  const RequestId id = engine->start({}, one);
   drain(*engine);
   EXPECT_EQ(engine->sampler(id).seed(), 5u);
   EXPECT_EQ(engine->sampler(id).draws(), 6u);
   RequestInput two = one;
   two.prompt = {1};
   two.draws_before = 6;
-  engine->keep_going(id, two);
+  engine->start(Origin::next_turn(id), two);
   drain(*engine);
   EXPECT_EQ(engine->sampler(id).draws(), 12u);
 }

@@ -51,7 +51,7 @@ class EngineDrop : public ::testing::TestWithParam<const char*> {
     return answers;
   }
   static Tokens run(Engine& engine, RequestInput input) {
-    const RequestId id = engine.submit(std::move(input));
+    const RequestId id = engine.start({}, std::move(input));
     return drain(engine)[id];
   }
   template <typename F>
@@ -63,8 +63,8 @@ class EngineDrop : public ::testing::TestWithParam<const char*> {
 TEST_P(EngineDrop, TheMethodMattersAndMemoryIsFreed) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
-  const RequestId full = engine->submit(kept_request(prompt_of(300, 1), nullptr));
-  const RequestId id = engine->submit(kept_request(prompt_of(300, 1), method));
+  const RequestId full = engine->start({}, kept_request(prompt_of(300, 1), nullptr));
+  const RequestId id = engine->start({}, kept_request(prompt_of(300, 1), method));
   auto answers = drain(*engine);
   EXPECT_NE(answers[id], answers[full]) << "random weights attend everywhere";
   EXPECT_TRUE(engine->cache(id).dropped());
@@ -79,11 +79,11 @@ TEST_P(EngineDrop, TheMethodMattersAndMemoryIsFreed) {
 TEST_P(EngineDrop, ForksAndTurnsGoOnAlike) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
-  const RequestId id = engine->submit(kept_request(prompt_of(200, 2), method));
+  const RequestId id = engine->start({}, kept_request(prompt_of(200, 2), method));
   drain(*engine);
-  const RequestId fork = engine->fork(id, kept_request(prompt_of(40, 3), method));
-  const RequestId other = engine->fork(id, kept_request(prompt_of(30, 4), method));
-  engine->keep_going(id, kept_request(prompt_of(40, 3), method));
+  const RequestId fork = engine->start(Origin::fork(id), kept_request(prompt_of(40, 3), method));
+  const RequestId other = engine->start(Origin::fork(id), kept_request(prompt_of(30, 4), method));
+  engine->start(Origin::next_turn(id), kept_request(prompt_of(40, 3), method));
   auto answers = drain(*engine);
   EXPECT_EQ(answers[fork], answers[id]);
   EXPECT_EQ(answers[id].size(), 12u);
@@ -91,9 +91,9 @@ TEST_P(EngineDrop, ForksAndTurnsGoOnAlike) {
   for (std::int32_t l = 0; l < 2; ++l)
     for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(engine->cache(fork).stored(l, h), engine->cache(id).stored(l, h));
   EXPECT_LT(engine->cache(id).n_stored(0, 0), engine->cache(id).length());
-  engine->release(id);
+  engine->cancel(id);
   drain(*engine);
-  engine->keep_going(fork, kept_request(prompt_of(5, 6), nullptr));
+  engine->start(Origin::next_turn(fork), kept_request(prompt_of(5, 6), nullptr));
   EXPECT_EQ(drain(*engine)[fork].size(), 12u) << "full attention over what is left";
 }
 
@@ -108,7 +108,7 @@ TEST_P(EngineDrop, InABatchAsAlone) {
   const auto method = plan(*engine, GetParam());
   std::vector<RequestId> ids;
   for (std::uint64_t i = 0; i < 4; ++i)
-    ids.push_back(engine->submit(kept_request(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : method)));
+    ids.push_back(engine->start({}, kept_request(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : method)));
   auto answers = drain(*engine);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(answers[ids[i]], expected[i]) << i;
 }
@@ -118,14 +118,14 @@ TEST_P(EngineDrop, InABatchAsAlone) {
 TEST_P(EngineDrop, EvictedMemoryIsRecomputed) {
   const auto engine = make_engine(14);
   const auto method = plan(*engine, GetParam());
-  const RequestId a = engine->submit(kept_request(prompt_of(200, 7), method));
+  const RequestId a = engine->start({}, kept_request(prompt_of(200, 7), method));
   drain(*engine);
   ASSERT_TRUE(engine->cache(a).dropped());
-  const RequestId b = engine->submit(kept_request(prompt_of(380, 8), nullptr));
+  const RequestId b = engine->start({}, kept_request(prompt_of(380, 8), nullptr));
   EXPECT_EQ(drain(*engine)[b].size(), 12u);
   EXPECT_EQ(engine->cache(a).length(), 0);
-  engine->release(b);
-  engine->keep_going(a, kept_request(prompt_of(9, 9), method));
+  engine->cancel(b);
+  engine->start(Origin::next_turn(a), kept_request(prompt_of(9, 9), method));
   EXPECT_EQ(drain(*engine)[a].size(), 12u);
   EXPECT_TRUE(engine->cache(a).dropped());
 }
@@ -135,42 +135,44 @@ TEST_P(EngineDrop, AForkOfAPrefixAnswersAsAFreshRequest) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
   const Tokens document = prompt_of(220, 10);
-  const RequestId base = engine->submit(kept_request(document, nullptr, 0));
+  const RequestId base = engine->start({}, kept_request(document, nullptr, 0));
   drain(*engine);
   const std::int32_t rows = method->observed_rows() == Plan::kAllRows ? 220 : method->observed_rows();
   for (const std::int32_t tail : {1, 5, 30}) {
     const RequestId fork =
-        engine->fork_prefix(base, 220 - tail, kept_request({document.end() - tail, document.end()}, method));
-    const RequestId fresh = engine->submit(kept_request(document, method));
+        engine->start(Origin::prefix(base, 220 - tail), kept_request({document.end() - tail, document.end()}, method));
+    const RequestId fresh = engine->start({}, kept_request(document, method));
     auto answers = drain(*engine);
     EXPECT_EQ(answers[fork], answers[fresh]) << tail;
     EXPECT_EQ(engine->stats(fork).shared_tokens, std::min(220 - tail, 220 - rows));
     // Nothing of what has dropped tokens is there to share.
     Tokens joined(document.begin(), document.begin() + 100);
     for (std::int32_t t : prompt_of(50, 11)) joined.push_back(t);
-    const RequestId early = engine->fork_prefix(fork, 100, kept_request(prompt_of(50, 11), method));
-    const RequestId same = engine->submit(kept_request(joined, method));
+    const RequestId early = engine->start(Origin::prefix(fork, 100), kept_request(prompt_of(50, 11), method));
+    const RequestId same = engine->start({}, kept_request(joined, method));
     answers = drain(*engine);
     EXPECT_EQ(answers[early], answers[same]);
     EXPECT_EQ(engine->stats(early).shared_tokens, 0);
-    for (RequestId id : {fork, fresh, early, same}) engine->release(id);
+    for (RequestId id : {fork, fresh, early, same}) engine->cancel(id);
   }
   EXPECT_FALSE(engine->cache(base).dropped());
 }
 
 TEST_P(EngineDrop, MethodsThatSelectCannotGoOn) {
   const auto engine = make_engine();
-  const RequestId id = engine->submit(kept_request(prompt_of(200, 2), plan(*engine, GetParam())));
+  const RequestId id = engine->start({}, kept_request(prompt_of(200, 2), plan(*engine, GetParam())));
   drain(*engine);
   const auto oracle = plan(*engine, "oracle", "sink=4,recent=4");
   EXPECT_THAT(refusal([&] {
-                engine->keep_going(id, kept_request({1, 2}, oracle));
+                engine->start(Origin::next_turn(id), kept_request({1, 2}, oracle));
               }),
               HasSubstr("were dropped by a KV method"));
-  EXPECT_THAT(refusal([&] { engine->fork(id, kept_request({1, 2}, oracle)); }), HasSubstr("'oracle'"));
+  EXPECT_THAT(refusal([&] { engine->start(Origin::fork(id), kept_request({1, 2}, oracle)); }), HasSubstr("'oracle'"));
   EXPECT_THAT(refusal([&] { engine->attach_method(id, oracle); }), HasSubstr("'oracle'"));
   const bool by_head = std::string_view(GetParam()) == "snapkv" || std::string_view(GetParam()) == "h2o";
-  const std::string layer = refusal([&] { engine->keep_going(id, kept_request({1, 2}, plan(*engine, "tova"))); });
+  const std::string layer = refusal([&] {
+    engine->start(Origin::next_turn(id), kept_request({1, 2}, plan(*engine, "tova")));
+  });
   drain(*engine);
   if (!by_head) {
     EXPECT_EQ(layer, "");

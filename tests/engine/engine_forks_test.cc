@@ -19,13 +19,13 @@ TEST(Engine, AForkAtAnyPointGivesWhatAFreshSequenceGives) {
       TestEngine engine(options);
       RequestInput input = request(random_prompt(90, 6), 45);
       input.end_tokens = {};
-      const RequestId parent = engine->submit(input);
+      const RequestId parent = engine->start({}, input);
       for (int i = 0; i < after; ++i) engine->step();
       ASSERT_FALSE(engine->idle());
       const auto at_fork = joined(engine->tokens(parent), {});
       RequestInput more = request(random_prompt(n_extra, 99), 20);
       more.sampling = {.temperature = 1, .repetition_penalty = 1.4f, .seed = 17};
-      const RequestId child = engine->fork(parent, more);
+      const RequestId child = engine->start(Origin::fork(parent), more);
       engine->check_invariants();
       const Drained drained = drain(*engine);
       EXPECT_EQ(drained.of(child), answer_alone(joined(at_fork, more.prompt), more)) << after;
@@ -43,18 +43,18 @@ TEST(Engine, AForkOfAPrefixAnswersAsIfItHadReadEverything) {
     RequestInput first = request(random_prompt(100, 9), 30);
     first.end_tokens = {};
     first.keep_sequence = true;
-    const RequestId parent = engine->submit(first);
+    const RequestId parent = engine->start({}, first);
     drain(*engine);
     const std::vector<std::int32_t> all(engine->tokens(parent).begin(), engine->tokens(parent).end());
     ASSERT_EQ(all.size(), 130u);
     const auto before = std::span(all).first(shared);
     RequestInput second = request(random_prompt(40, 10), 12);
-    const RequestId fork = engine->fork_prefix(parent, shared, second);
+    const RequestId fork = engine->start(Origin::prefix(parent, shared), second);
     engine->check_invariants();
     EXPECT_EQ(drain(*engine).of(fork), answer_alone(joined(before, second.prompt), second)) << shared;
     EXPECT_EQ(engine->stats(fork).shared_tokens, shared);
     EXPECT_TRUE(std::ranges::equal(engine->tokens(parent), all));
-    engine->release(parent);
+    engine->cancel(parent);
     EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
   }
 }
@@ -62,11 +62,11 @@ TEST(Engine, AForkOfAPrefixAnswersAsIfItHadReadEverything) {
 TEST(Engine, AForkOfAPrefixOfARunningRequestLeavesItAlone) {
   TestEngine engine(chunked(32));
   const RequestInput first = request(random_prompt(100, 9), 30);
-  const RequestId parent = engine->submit(first);
+  const RequestId parent = engine->start({}, first);
   engine->step();
   engine->step();  // 64 tokens are computed
   const RequestInput second = request(random_prompt(5, 11), 9);
-  const RequestId fork = engine->fork_prefix(parent, 96, second);
+  const RequestId fork = engine->start(Origin::prefix(parent, 96), second);
   const Drained drained = drain(*engine);
   EXPECT_EQ(drained.of(parent), answer_alone(first.prompt, first));
   EXPECT_EQ(drained.of(fork), answer_alone(joined(std::span(first.prompt).first(96), second.prompt), second));
@@ -77,9 +77,9 @@ TEST(Engine, AHeldRequestStartsFromWhatAnotherOneHasComputed) {
   for (std::int32_t shared : {0, 32, 64, 96}) {
     TestEngine engine(chunked(32));
     const RequestInput first = request(random_prompt(130, 9), 9);
-    const RequestId leader = engine->submit(first);
+    const RequestId leader = engine->start({}, first);
     const RequestInput second = request(joined(std::span(first.prompt).first(96), random_prompt(20, 11)), 9);
-    const RequestId held = engine->submit(second);
+    const RequestId held = engine->start({}, second);
     engine->hold(held);
     for (int i = 0; i < 3; ++i) engine->step();  // 96 tokens are computed
     EXPECT_EQ(engine->cache(held).length(), 0);
@@ -100,9 +100,9 @@ TEST(Engine, ARunningRequestIsHeldAndTakesAPrefixOver) {
   const RequestInput first = request(random_prompt(200, 9), 9);
   RequestInput urgent = request(joined(std::span(first.prompt).first(192), random_prompt(20, 11)), 9);
   urgent.priority = 1;
-  const RequestId slow = engine->submit(first);
+  const RequestId slow = engine->start({}, first);
   engine->step();
-  const RequestId fast = engine->submit(urgent);
+  const RequestId fast = engine->start({}, urgent);
   EXPECT_EQ(engine->take_prefix(fast, slow, 32), 32);
   engine->hold(slow);
   const std::int64_t reserved = engine->reserved_blocks();
@@ -125,10 +125,10 @@ TEST(Engine, AHeldRequestThatRunsGoesOnBeforeAStepFindsNothing) {
   options.kv_memory_bytes = 8 * 4096;
   TestEngine engine(options);
   const RequestInput input = request(random_prompt(150, 9), 5), other = request(random_prompt(150, 10), 5);
-  const RequestId runs = engine->submit(input);
+  const RequestId runs = engine->start({}, input);
   engine->step();
   engine->hold(runs);
-  const RequestId waits = engine->submit(other);  // without room beside it
+  const RequestId waits = engine->start({}, other);  // without room beside it
   const Drained drained = drain(*engine);
   EXPECT_EQ(drained.of(runs), answer_alone(input.prompt, input));
   EXPECT_EQ(drained.of(waits), answer_alone(other.prompt, other));
@@ -139,7 +139,7 @@ TEST(Engine, AHeldRequestDelaysNobodyAndKeepsItsPosition) {
   options.max_sequences = 1;
   TestEngine engine(options);
   const RequestInput input = request(random_prompt(40, 9), 5);
-  const RequestId held = engine->submit(input), second = engine->submit(input), third = engine->submit(input);
+  const RequestId held = engine->start({}, input), second = engine->start({}, input), third = engine->start({}, input);
   engine->hold(held);
   EXPECT_EQ(engine->views().size(), 2u);
   engine->step();
@@ -151,7 +151,7 @@ TEST(Engine, AHeldRequestDelaysNobodyAndKeepsItsPosition) {
       if (event.finished) order.push_back(event.id);
   EXPECT_EQ(order, (std::vector{second, held, third}));
   // Alone it has nothing to compute, and can be cancelled.
-  const RequestId last = engine->submit(input);
+  const RequestId last = engine->start({}, input);
   engine->hold(last);
   EXPECT_TRUE(engine->step().empty());
   engine->cancel(last);

@@ -42,7 +42,7 @@ TEST(EngineMemory, WhoDoesNotFitWaitsAndNobodyPasses) {
   std::vector<RequestId> ids;
   for (std::int64_t n : {6, 5, 1, 4, 10, 1}) {
     const RequestInput input = filling(n, 12, n);
-    ids.push_back(engine->submit(input));
+    ids.push_back(engine->start({}, input));
     expected[ids.back()] = answer_alone(input.prompt, input);
   }
   std::vector<RequestId> finished;
@@ -66,12 +66,12 @@ TEST(EngineMemory, WhoDoesNotFitWaitsAndNobodyPasses) {
 TEST(EngineMemory, AForkOfARunningSequenceWithoutRoomForACopySharesFullPages) {
   TestEngine engine(pages(4));
   const RequestInput input = filling(4, 60, 1);  // takes the whole pool in the end
-  const RequestId parent = engine->submit(input);
+  const RequestId parent = engine->start({}, input);
   for (int i = 0; i < 6; ++i) engine->step();
   const auto at_fork = joined(engine->tokens(parent), {});
   ASSERT_EQ(at_fork.size(), 74u);
   RequestInput more = request(random_prompt(2, 2), 5);
-  const RequestId child = engine->fork(parent, more);
+  const RequestId child = engine->start(Origin::fork(parent), more);
   EXPECT_EQ(engine->kv_bytes(child), 2u * kPageBytes);  // of 73 computed tokens 64 are shared
   engine->check_invariants();
   EXPECT_EQ(drain(*engine).of(child), answer_alone(joined(at_fork, more.prompt), more));
@@ -87,12 +87,12 @@ TEST(EngineMemory, AKeptSequenceLosesItsPagesOnlyWhenNothingElseHelps) {
   for (std::uint64_t i = 0; i < 3; ++i) {
     RequestInput input = filling(3, 5, i);
     input.keep_sequence = true;
-    kept.push_back(engine->submit(input));
+    kept.push_back(engine->start({}, input));
     drain(*engine);
     tokens.push_back(joined(engine->tokens(kept.back()), {}));
   }
   // One page is free. Room for two takes the last page of the first, which was used longest ago.
-  engine->submit(filling(2, 5, 9));
+  engine->start({}, filling(2, 5, 9));
   drain(*engine);
   EXPECT_EQ(engine->kv_bytes(kept[0]), 2u * kPageBytes);
   EXPECT_EQ(engine->kv_bytes(kept[1]), 3u * kPageBytes);
@@ -100,7 +100,7 @@ TEST(EngineMemory, AKeptSequenceLosesItsPagesOnlyWhenNothingElseHelps) {
   EXPECT_TRUE(std::ranges::equal(engine->tokens(kept[0]), tokens[0]));
   // It goes on all the same: what is missing is computed again.
   RequestInput more = request(random_prompt(4, 5), 6);
-  engine->keep_going(kept[0], more);
+  engine->start(Origin::next_turn(kept[0]), more);
   EXPECT_EQ(drain(*engine).of(kept[0]), answer_alone(joined(tokens[0], more.prompt), more));
   EXPECT_EQ(engine->stats(kept[0]).shared_tokens, 64);
   EXPECT_EQ(engine->stats(kept[0]).prompt_tokens, 36);
@@ -110,9 +110,9 @@ TEST(EngineMemory, WhileSomethingRunsKeptSequencesStay) {
   TestEngine engine(pages(10));
   RequestInput input = filling(5, 5, 1);
   input.keep_sequence = true;
-  const RequestId kept = engine->submit(input);
+  const RequestId kept = engine->start({}, input);
   drain(*engine);
-  const RequestId running = engine->submit(filling(4, 40, 2)), waiting = engine->submit(filling(3, 5, 3));
+  const RequestId running = engine->start({}, filling(4, 40, 2)), waiting = engine->start({}, filling(3, 5, 3));
   for (int i = 0; i < 39; ++i) {
     engine->step();
     EXPECT_EQ(engine->kv_bytes(kept), 5u * kPageBytes);
@@ -127,15 +127,15 @@ TEST(EngineMemory, WaitingForksCannotBlockWhoIsAheadOfThem) {
   TestEngine engine(pages(8));
   RequestInput input = filling(5, 5, 1);
   input.keep_sequence = true;
-  const RequestId doc = engine->submit(input);
+  const RequestId doc = engine->start({}, input);
   drain(*engine);
   const auto all = joined(engine->tokens(doc), {});
   const RequestInput big = filling(8, 5, 2);  // needs the whole pool
-  const RequestId first = engine->submit(big);
+  const RequestId first = engine->start({}, big);
   RequestInput more = request(random_prompt(3, 3), 9);
   std::vector<RequestId> forks;
-  for (int i = 0; i < 3; ++i) forks.push_back(engine->fork(doc, more));
-  engine->release(doc);
+  for (int i = 0; i < 3; ++i) forks.push_back(engine->start(Origin::fork(doc), more));
+  engine->cancel(doc);
   const Drained drained = drain(*engine);
   EXPECT_EQ(drained.of(first), answer_alone(big.prompt, big));
   for (RequestId id : forks) EXPECT_EQ(drained.of(id), answer_alone(joined(all, more.prompt), more));
@@ -146,11 +146,11 @@ TEST(EngineMemory, ForksOfADocumentThatFillsThePoolRunOneAfterTheOther) {
   TestEngine engine(pages(6));
   RequestInput input = request(random_prompt(150, 1), 0);
   input.keep_sequence = true;
-  const RequestId doc = engine->submit(input);
+  const RequestId doc = engine->start({}, input);
   drain(*engine);
   RequestInput more = request(random_prompt(3, 3), 20);
   std::vector<RequestId> forks;
-  for (int i = 0; i < 4; ++i) forks.push_back(engine->fork(doc, more));
+  for (int i = 0; i < 4; ++i) forks.push_back(engine->start(Origin::fork(doc), more));
   const Drained drained = drain(*engine);
   for (RequestId id : forks) EXPECT_EQ(drained.of(id), answer_alone(joined(input.prompt, more.prompt), more));
   // Six pages hold the document and the pages of one question only if they need not both have the open page.

@@ -67,7 +67,7 @@ class EngineMethod : public testing::Test {
     RequestInput input =
         ask(format_.user_turn_split({.document = p.document, .question = p.question}, true).document, 0, nullptr);
     input.max_tokens = 0;
-    const RequestId id = engine_->submit(std::move(input));
+    const RequestId id = engine_->start({}, std::move(input));
     drain(id);
     return id;
   }
@@ -75,7 +75,7 @@ class EngineMethod : public testing::Test {
     engine_->attach_method(document, method);
     Tokens question = format_.user_turn_split({.document = p.document, .question = p.question}, true).question;
     const std::size_t n = question.size();
-    return engine_->fork(document, ask(std::move(question), n, method));
+    return engine_->start(Origin::fork(document), ask(std::move(question), n, method));
   }
   // The next turn: the end of the last answer, and a turn of this document (if any) and question.
   RequestInput next(const std::string& document, const std::string& question, std::shared_ptr<const Plan> m) const {
@@ -115,12 +115,12 @@ TEST_F(EngineMethod, AForkInTheMiddleOfAnAnswerGoesOnAsTheOriginal) {
     std::map<RequestId, Tokens> answers;
     const RequestId original = fork(document, p, method);
     while (answers[original].size() < 4) step(answers);
-    const RequestId other = engine_->fork(original, ask({}, 0, method));
+    const RequestId other = engine_->start(Origin::fork(original), ask({}, 0, method));
     while (!engine_->idle()) step(answers);
     EXPECT_EQ(answers[original], expected);
     EXPECT_EQ(answers[other], Tokens(expected.begin() + 4, expected.end()));
     EXPECT_EQ(engine_->method_bytes(other), engine_->method_bytes(original));
-    for (RequestId id : {original, other}) engine_->release(id);
+    for (RequestId id : {original, other}) engine_->cancel(id);
   }
 }
 
@@ -139,13 +139,13 @@ TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemAdded) {
     const auto method = plan(m);
     const RequestId id = fork(document, first, method);
     int n = text(drain(id)) == first.answer ? 1 : 0;
-    engine_->keep_going(id, next(second.document, second.question, method));
+    engine_->start(Origin::next_turn(id), next(second.document, second.question, method));
     n += text(drain(id)) == second.answer ? 1 : 0;
     for (const NeedlePrompt* p : {&first, &second}) {
-      engine_->keep_going(id, next("", p->question, method));
+      engine_->start(Origin::next_turn(id), next("", p->question, method));
       n += text(drain(id)) == p->answer ? 1 : 0;
     }
-    engine_->release(id);
+    engine_->cancel(id);
     return n;
   };
   for (const Method& m : kMethods) EXPECT_EQ(right(m), 4) << m.name << " " << m.overrides;
@@ -160,14 +160,14 @@ TEST_F(EngineMethod, AForkBetweenTurnsAnswersAsTheOriginal) {
     const auto method = plan(m);
     const RequestId id = fork(document, p, method);
     drain(id);
-    const RequestId other = engine_->fork(id, next("", "What is the pass key?", method));
-    engine_->keep_going(id, next("", "What is the pass key?", method));
+    const RequestId other = engine_->start(Origin::fork(id), next("", "What is the pass key?", method));
+    engine_->start(Origin::next_turn(id), next("", "What is the pass key?", method));
     std::map<RequestId, Tokens> answers;
     while (!engine_->idle()) step(answers);
     EXPECT_FALSE(answers[id].empty());
     EXPECT_EQ(answers[other], answers[id]) << m.name;
     EXPECT_EQ(engine_->method_bytes(other), engine_->method_bytes(id)) << m.name;
-    for (RequestId each : {id, other}) engine_->release(each);
+    for (RequestId each : {id, other}) engine_->cancel(each);
   }
 }
 
@@ -188,7 +188,7 @@ TEST_F(EngineMethod, APromptOfOneTokenGrowsPastItsBudget) {
     for (int i = 0; i < kTail; ++i) prompt.push_back(100 + i % 50);
     RequestInput input = ask(std::move(prompt), kTail, plan(m, kBudget));
     input.max_tokens = 0;
-    ids.push_back(engine_->submit(std::move(input)));
+    ids.push_back(engine_->start({}, std::move(input)));
   }
   drain(ids[0]);
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -64,7 +64,7 @@ class EngineModel : public testing::Test {
     }
   }
   static Tokens alone(Engine& engine, const RequestInput& input) {
-    const RequestId id = engine.submit(input);
+    const RequestId id = engine.start({}, input);
     return drain(engine)[id];
   }
 
@@ -100,10 +100,10 @@ TEST_F(EngineModel, ABatchAnswersAsEachDoesAlone) {
     std::vector<RequestId> ids;
     std::map<RequestId, Tokens> answers;
     for (const NeedlePrompt& p : prompts_) {
-      ids.push_back(engine->submit(ask(turn(p))));
+      ids.push_back(engine->start({}, ask(turn(p))));
       step(*engine, answers);
     }
-    const RequestId given_up = engine->submit(ask(turn(prompts_[0])));
+    const RequestId given_up = engine->start({}, ask(turn(prompts_[0])));
     step(*engine, answers);
     engine->cancel(given_up);
     answers = drain(*engine, std::move(answers));
@@ -120,7 +120,7 @@ TEST_F(EngineModel, ForksOfOneDocumentAnswerAsFreshSequences) {
   RequestInput document = ask(first.document);
   document.max_tokens = 0;
   document.keep_sequence = true;
-  const RequestId doc = engine->submit(document);
+  const RequestId doc = engine->start({}, document);
   drain(*engine);
   const std::size_t document_bytes = engine->pool().shape().page_bytes() * engine->pool().n_used();
 
@@ -131,9 +131,9 @@ TEST_F(EngineModel, ForksOfOneDocumentAnswerAsFreshSequences) {
     Tokens all = split.document;
     all.insert(all.end(), split.question.begin(), split.question.end());
     RequestInput question = ask(split.question);
-    ids.push_back(engine->fork(doc, question));
+    ids.push_back(engine->start(Origin::fork(doc), question));
     question.decode_prompt_tail = 1000;  // all of it through the decode path
-    ids.push_back(engine->fork(doc, question));
+    ids.push_back(engine->start(Origin::fork(doc), question));
     expected.push_back(alone(*fresh, ask(all)));
   }
   auto answers = drain(*engine);
@@ -146,7 +146,7 @@ TEST_F(EngineModel, ASecondTurnIsThatOfAFreshSequenceOfAllTokens) {
   const auto engine = make_engine(false, 256);
   RequestInput input = ask(turn(prompts_[0]));
   input.keep_sequence = true;
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   EXPECT_EQ(tokenizer_->decode(drain(*engine)[id]), prompts_[0].answer);
   Tokens all(engine->tokens(id).begin(), engine->tokens(id).end());
 
@@ -154,7 +154,7 @@ TEST_F(EngineModel, ASecondTurnIsThatOfAFreshSequenceOfAllTokens) {
   const Tokens next = turn(prompts_[1], false);
   more.insert(more.end(), next.begin(), next.end());
   all.insert(all.end(), more.begin(), more.end());
-  engine->keep_going(id, ask(more));
+  engine->start(Origin::next_turn(id), ask(more));
   const Tokens answer = drain(*engine)[id];
   EXPECT_EQ(answer, alone(*engine, ask(all)));
   EXPECT_EQ(tokenizer_->decode(answer), prompts_[1].answer);

@@ -27,7 +27,7 @@ RequestInput of_length(std::size_t prompt, std::uint64_t seed, std::int32_t answ
 
 // Answers of 8 tokens, so that the next ones are forecast to be as short.
 void teach_short_answers(Engine& engine) {
-  for (std::int64_t i = 0; i < AnswerForecast::kEnough; ++i) engine.submit(of_length(10, 1000 + i, 8));
+  for (std::int64_t i = 0; i < AnswerForecast::kEnough; ++i) engine.start({}, of_length(10, 1000 + i, 8));
   drain(engine);
 }
 
@@ -60,7 +60,7 @@ TEST(EnginePreemption, MoreRunAndEachAnswersWhatItAnswersAlone) {
     std::vector<RequestId> ids;
     for (std::uint64_t i = 0; i < 4; ++i) {
       inputs.push_back(of_length(40, i, 200));
-      ids.push_back(engine->submit(inputs.back()));
+      ids.push_back(engine->start({}, inputs.back()));
     }
     std::map<RequestId, std::vector<std::int32_t>> answers;
     std::map<RequestId, int> preemptions;
@@ -83,7 +83,7 @@ TEST(EnginePreemption, TheLeastUrgentGivesWay) {
   for (std::int32_t i = 0; i < 3; ++i) {
     RequestInput input = of_length(40, i, 150);
     input.priority = i;
-    ids.push_back(engine->submit(input));
+    ids.push_back(engine->start({}, input));
   }
   run(*engine, answers, preemptions);
   EXPECT_GT(preemptions[ids[0]], 0);
@@ -94,7 +94,7 @@ TEST(EnginePreemption, TheLeastUrgentGivesWay) {
 TEST(EnginePreemption, ReservesUntilItKnowsHowLongAnswersAre) {
   TestEngine engine(forecasting(12));
   std::vector<RequestId> ids;
-  for (std::uint64_t i = 0; i < 4; ++i) ids.push_back(engine->submit(of_length(40, i, 200)));
+  for (std::uint64_t i = 0; i < 4; ++i) ids.push_back(engine->start({}, of_length(40, i, 200)));
   std::map<RequestId, std::vector<std::int32_t>> answers;
   std::map<RequestId, int> preemptions;
   EXPECT_EQ(run(*engine, answers, preemptions), 1u);
@@ -107,17 +107,17 @@ TEST(EnginePreemption, OfThoseThatWaitTheLatestLosesPagesFirst) {
   const auto kept = [&](std::uint64_t seed) {
     RequestInput input = of_length(125, seed, 4);
     input.keep_sequence = true;
-    const RequestId id = engine->submit(input);
+    const RequestId id = engine->start({}, input);
     drain(*engine);
     return id;
   };
   const RequestId first = kept(1), second = kept(2);
-  engine->keep_going(first, of_length(5, 3, 4));
-  engine->keep_going(second, of_length(5, 4, 4));
+  engine->start(Origin::next_turn(first), of_length(5, 3, 4));
+  engine->start(Origin::next_turn(second), of_length(5, 4, 4));
   ASSERT_EQ(engine->cache(second).length(), 128);
   RequestInput urgent = of_length(250, 5, 4);
   urgent.priority = 1;
-  engine->submit(urgent);
+  engine->start({}, urgent);
   engine->step();
   EXPECT_EQ(engine->cache(first).length(), 128);
   EXPECT_EQ(engine->cache(second).length(), 64);
@@ -133,7 +133,7 @@ TEST(EnginePreemption, WhoWatchesLogitsIsNotInterrupted) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     inputs.push_back(of_length(40, i, 150));
     if (i > 1) inputs.back().on_logits = [&rows, i](std::int32_t, std::span<const float>) { ++rows[RequestId(i)]; };
-    ids.push_back(engine->submit(inputs.back()));
+    ids.push_back(engine->start({}, inputs.back()));
   }
   std::map<RequestId, std::vector<std::int32_t>> answers;
   run(*engine, answers, preemptions);
@@ -151,7 +151,7 @@ TEST(EnginePreemption, AnInterruptedRequestCanBeStoppedForkedAndKept) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     inputs.push_back(of_length(40, i, 200));
     inputs.back().keep_sequence = true;
-    ids.push_back(engine->submit(inputs.back()));
+    ids.push_back(engine->start({}, inputs.back()));
   }
   while (engine->counts().preemptions == 0) engine->step();
   RequestId waits;
@@ -160,14 +160,14 @@ TEST(EnginePreemption, AnInterruptedRequestCanBeStoppedForkedAndKept) {
   ASSERT_TRUE(waits.valid());
   const auto before = joined(engine->tokens(waits), {});
   const RequestInput more = of_length(7, 99, 20);
-  const RequestId fork = engine->fork(waits, more);
+  const RequestId fork = engine->start(Origin::fork(waits), more);
   engine->stop(waits);
   engine->check_invariants();
   std::map<RequestId, std::vector<std::int32_t>> answers;
   std::map<RequestId, int> preemptions;
   run(*engine, answers, preemptions);
   EXPECT_EQ(answers[fork], answer_alone(joined(before, more.prompt), more).tokens);
-  engine->keep_going(waits, more);
+  engine->start(Origin::next_turn(waits), more);
   answers.clear();
   run(*engine, answers, preemptions);
   EXPECT_EQ(answers[waits], answer_alone(joined(before, more.prompt), more).tokens);

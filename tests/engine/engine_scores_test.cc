@@ -20,8 +20,8 @@ TEST(Engine, ScoresEveryTokenOfThePrompt) {
       input.end_tokens = {};
       input.score_prompt = 3;
       input.keep_sequence = true;
-      const RequestId id = engine->submit(input);
-      const RequestId other = engine->submit(request(random_prompt(20, 4), 6));
+      const RequestId id = engine->start({}, input);
+      const RequestId other = engine->start({}, request(random_prompt(20, 4), 6));
       const Drained drained = drain(*engine);
       EXPECT_EQ(drained.of(other), answer_alone(random_prompt(20, 4), request(random_prompt(20, 4), 6)));
       if (max_tokens > 0) {
@@ -45,7 +45,7 @@ TEST(Engine, TellsTheLikeliestTokensWithEachToken) {
   RequestInput input = request(random_prompt(10, 3), 5);
   input.end_tokens = {};
   input.top_logprobs = 4;
-  engine->submit(input);
+  engine->start({}, input);
   std::vector<std::int32_t> tokens = input.prompt;
   while (!engine->idle()) {
     for (const RequestEvent& event : engine->step()) {
@@ -67,7 +67,7 @@ TEST(Engine, RefusesABiasOnNoToken) {
   TestEngine engine;
   RequestInput input = request(random_prompt(10, 3), 5);
   input.sampling.logit_bias = {{.token = static_cast<std::int32_t>(kHashVocab), .bias = 1.0f}};
-  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { engine->submit(input); }), ::testing::HasSubstr("logit_bias"));
+  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { engine->start({}, input); }), ::testing::HasSubstr("logit_bias"));
 }
 
 }  // namespace

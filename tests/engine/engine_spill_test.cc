@@ -56,7 +56,7 @@ class EngineSpill {
     input.prompt = std::move(tokens);
     input.max_tokens = 24;
     input.method = plan_;
-    engine_->submit(std::move(input));
+    engine_->start({}, std::move(input));
     std::vector<TokenId> out;
     while (!engine_->idle())
       for (const RequestEvent& e : engine_->step()) {

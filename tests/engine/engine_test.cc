@@ -51,7 +51,7 @@ TEST(Engine, AnswersAsTheModelSays) {
     TestEngine engine;
     RequestInput input = request(random_prompt(n, n), 40);
     const HashAnswer expected = answer_alone(input.prompt, input);
-    const RequestId id = engine->submit(input);
+    const RequestId id = engine->start({}, input);
     EXPECT_EQ(drain(*engine).of(id), expected);
     EXPECT_EQ(engine->stats(id).prompt_tokens, static_cast<std::int32_t>(n));
     EXPECT_EQ(engine->stats(id).answer_tokens, size32(expected.tokens));
@@ -67,7 +67,7 @@ TEST(Engine, EventsTellProgressTokensAndEnd) {
   TestEngine engine(chunked(32));
   RequestInput input = request(random_prompt(70, 4), 3);
   input.end_tokens = {};
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   std::vector<std::int32_t> done, tokens;
   std::vector<bool> finished;
   while (!engine->idle()) {
@@ -93,7 +93,7 @@ TEST(Engine, ChunksOfAnySizeGiveTheSame) {
   const HashAnswer expected = answer_alone(input.prompt, input);
   for (int size : {1, 31, 32, 33, 149, 150, 151, 1024}) {
     TestEngine engine(chunked(size));
-    const RequestId id = engine->submit(input);
+    const RequestId id = engine->start({}, input);
     EXPECT_EQ(drain(*engine).of(id), expected) << size;
     EXPECT_EQ(engine.log->steps.front().front(), std::min(size, 150));
   }
@@ -117,7 +117,7 @@ TEST(Engine, ABatchGivesWhatEachGivesAlone) {
       RequestInput input = request(random_prompt(1 + 17 * i, i), 10 + static_cast<std::int32_t>(i) * 5);
       if (i % 2 == 1) input.sampling = {.temperature = 0.8f, .top_k = 10, .repetition_penalty = 1.1f, .seed = i};
       expected.push_back(answer_alone(input.prompt, input));
-      EXPECT_EQ(engine->submit(input), RequestId(static_cast<std::int64_t>(i)));
+      EXPECT_EQ(engine->start({}, input), RequestId(static_cast<std::int64_t>(i)));
       step();  // they come while others run
     }
     while (!engine->idle()) step();
@@ -133,7 +133,7 @@ TEST(Engine, DecodePromptTailFeedsOneTokenAStep) {
     TestEngine engine;
     RequestInput input = request(random_prompt(50, 3), 10);
     input.decode_prompt_tail = tail;
-    const RequestId id = engine->submit(input);
+    const RequestId id = engine->start({}, input);
     EXPECT_EQ(drain(*engine).of(id), answer_alone(input.prompt, input));
     const std::int32_t singles = std::min(tail, 50);
     std::size_t step = 0;
@@ -149,17 +149,17 @@ TEST(Engine, APromptWithoutAnswerIsComputedForForks) {
   TestEngine engine;
   RequestInput document = request(random_prompt(90, 5), 0);
   document.keep_sequence = true;
-  const RequestId doc = engine->submit(document);
-  EXPECT_EQ(drain(*engine).of(doc), (HashAnswer{{}, FinishReason::kLength}));
+  const RequestId doc = engine->start({}, document);
+  EXPECT_EQ(drain(*engine).of(doc), (HashAnswer{{}, StopReason::kLength}));
   EXPECT_EQ(engine->kv_bytes(doc), 3u * 4 * 1024);
   for (std::uint64_t q = 0; q < 3; ++q) {
     RequestInput question = request(random_prompt(10, 50 + q));
-    const RequestId id = engine->fork(doc, question);
+    const RequestId id = engine->start(Origin::fork(doc), question);
     EXPECT_EQ(drain(*engine).of(id), answer_alone(joined(document.prompt, question.prompt), question));
     EXPECT_EQ(engine->stats(id).prompt_tokens, 10);
     EXPECT_EQ(engine->stats(id).shared_tokens, 90);
   }
-  engine->release(doc);
+  engine->cancel(doc);
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
   EXPECT_THROW(engine->tokens(doc), Error);
 }
@@ -168,7 +168,7 @@ TEST(Engine, TurnsGoOnFromAllTokens) {
   TestEngine engine;
   RequestInput input = request(random_prompt(40, 7), 12);
   input.keep_sequence = true;
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   auto all = input.prompt;
   for (std::uint64_t turn = 0; turn < 8; ++turn) {
     const HashAnswer expected = answer_alone(all, input);
@@ -183,12 +183,12 @@ TEST(Engine, TurnsGoOnFromAllTokens) {
     input.keep_sequence = true;
     all = joined(all, input.prompt);
     const auto computed = engine->kv_bytes(id);
-    engine->keep_going(id, input);
+    engine->start(Origin::next_turn(id), input);
     EXPECT_EQ(engine->kv_bytes(id), computed);
     engine->check_invariants();
   }
   drain(*engine);
-  engine->release(id);
+  engine->cancel(id);
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
 }
 
@@ -197,10 +197,10 @@ TEST(Engine, StatisticsAreThoseOfTheTurn) {
   RequestInput input = request(random_prompt(40, 7), 5);
   input.end_tokens = {};
   input.keep_sequence = true;
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   drain(*engine);
   input.prompt = random_prompt(10, 8);
-  engine->keep_going(id, input);
+  engine->start(Origin::next_turn(id), input);
   drain(*engine);
   EXPECT_EQ(engine->stats(id).shared_tokens, 44);  // of 45 the last was not computed
   EXPECT_EQ(engine->stats(id).prompt_tokens, 11);
@@ -212,10 +212,10 @@ TEST(Engine, CancelGivesEverythingUpBeforeTheNextStep) {
   RequestInput input = request(random_prompt(40, 9), 500);
   input.end_tokens = {};
   input.keep_sequence = true;
-  const RequestId running = engine->submit(input), other = engine->submit(input);
+  const RequestId running = engine->start({}, input), other = engine->start({}, input);
   engine->step();
   engine->step();
-  const RequestId waiting = engine->submit(input);
+  const RequestId waiting = engine->start({}, input);
   engine->cancel(running);
   engine->cancel(waiting);
   engine->cancel(waiting);
@@ -226,7 +226,7 @@ TEST(Engine, CancelGivesEverythingUpBeforeTheNextStep) {
   int cancelled = 0;
   for (const RequestEvent& e : events) {
     EXPECT_EQ(e.finished.has_value(), e.id != other);
-    cancelled += e.finished == FinishReason::kCancelled ? 1 : 0;
+    cancelled += e.finished == StopReason::kCancelled ? 1 : 0;
   }
   EXPECT_EQ(cancelled, 2);
   EXPECT_EQ(events.size(), 3u);
@@ -236,7 +236,7 @@ TEST(Engine, CancelGivesEverythingUpBeforeTheNextStep) {
   EXPECT_EQ(engine->step().size(), 1u);
   EXPECT_TRUE(engine->idle());
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
-  EXPECT_THROW(engine->fork(running, input), Error);
+  EXPECT_THROW(engine->start(Origin::fork(running), input), Error);
 }
 
 TEST(Engine, StopEndsTheAnswerAndKeepsTheSequence) {
@@ -244,16 +244,16 @@ TEST(Engine, StopEndsTheAnswerAndKeepsTheSequence) {
   RequestInput input = request(random_prompt(40, 9), 500);
   input.end_tokens = {};
   input.keep_sequence = true;
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   for (int i = 0; i < 7; ++i) engine->step();
   engine->stop(id);
   const auto events = engine->step();
   ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0].finished, FinishReason::kStop);
+  EXPECT_EQ(events[0].finished, StopReason::kStopString);
   EXPECT_EQ(engine->tokens(id).size(), 47u);
   const auto all = joined(engine->tokens(id), {});
   RequestInput more = request(random_prompt(3, 1));
-  engine->keep_going(id, more);
+  engine->start(Origin::next_turn(id), more);
   EXPECT_EQ(drain(*engine).of(id), answer_alone(joined(all, more.prompt), more));
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
 }
@@ -262,7 +262,7 @@ TEST(Engine, IdsAreNeverUsedAgain) {
   TestEngine engine;
   RequestId last(-1);
   for (int i = 0; i < 20; ++i) {
-    const RequestId id = engine->submit(request(random_prompt(3, 1), 2));
+    const RequestId id = engine->start({}, request(random_prompt(3, 1), 2));
     EXPECT_GT(id, last);
     last = id;
     if (i % 3 == 0) engine->cancel(id);
@@ -278,7 +278,7 @@ TEST(Engine, HigherPriorityBeginsFirst) {
   for (std::int32_t priority : {0, 0, 3, 1, 3}) {
     RequestInput input = request(random_prompt(10, 2), 3);
     input.priority = priority;
-    ids.push_back(engine->submit(input));
+    ids.push_back(engine->start({}, input));
   }
   std::vector<RequestId> order;
   while (!engine->idle()) {
@@ -297,7 +297,7 @@ TEST(Engine, WhatCannotRunIsRefusedWithTheNumbers) {
   const auto submit = [&](std::size_t n, std::int32_t max_tokens, std::int32_t tail = 0) {
     RequestInput input = request(random_prompt(n, 1), max_tokens);
     input.decode_prompt_tail = tail;
-    return engine->submit(input);
+    return engine->start({}, input);
   };
   const auto refused = ErrorKind::kRequest;
   expect_error(refused, "the prompt is empty", [&] { submit(0, 1); });
@@ -307,22 +307,24 @@ TEST(Engine, WhatCannotRunIsRefusedWithTheNumbers) {
   expect_error(refused, "max_tokens: expected 0 or more, found -1", [&] { submit(1, -1); });
   expect_error(refused, "decode_prompt_tail: expected 0 or more, found -2", [&] { submit(1, 1, -2); });
   expect_error(refused, "token 40 at 1 is not in the vocabulary, which has 40", [&] {
-    engine->submit(request({1, 40}));
+    engine->start({}, request({1, 40}));
   });
-  expect_error(refused, "token -1 at 0", [&] { engine->submit(request({-1})); });
+  expect_error(refused, "token -1 at 0", [&] { engine->start({}, request({-1})); });
   RequestInput hot = request({1});
   hot.sampling.temperature = -1;
-  expect_error(ErrorKind::kOption, "temperature", [&] { engine->submit(hot); });
+  expect_error(ErrorKind::kOption, "temperature", [&] { engine->start({}, hot); });
   expect_error(refused, "there is no request 77", [&] { (void)engine->stats(RequestId(77)); });
-  expect_error(refused, "request 77 has no sequence", [&] { engine->fork(RequestId(77), request({1})); });
+  expect_error(refused, "request 77 has no sequence",
+               [&] { engine->start(Origin::fork(RequestId(77)), request({1})); });
 
   const RequestId id = submit(40, 60);
   engine->step();
-  expect_error(refused, "has not ended yet", [&] { engine->keep_going(id, request({1})); });
-  expect_error(refused, "the context has 100", [&] { engine->fork(id, request(random_prompt(40, 1), 20)); });
+  expect_error(refused, "has not ended yet", [&] { engine->start(Origin::next_turn(id), request({1})); });
+  expect_error(refused, "the context has 100",
+               [&] { engine->start(Origin::fork(id), request(random_prompt(40, 1), 20)); });
   EXPECT_TRUE(engine->views().size() == 1);
   drain(*engine);
-  expect_error(refused, "has no sequence", [&] { engine->keep_going(id, request({1})); });
+  expect_error(refused, "has no sequence", [&] { engine->start(Origin::next_turn(id), request({1})); });
 
   EngineOptions vast;
   vast.context = 1000;
@@ -334,13 +336,13 @@ TEST(Engine, WhatARefusedTurnLeavesIsTheKeptSequence) {
   TestEngine engine;
   RequestInput input = request(random_prompt(10, 2), 4);
   input.keep_sequence = true;
-  const RequestId id = engine->submit(input);
+  const RequestId id = engine->start({}, input);
   drain(*engine);
   const auto all = joined(engine->tokens(id), {});
-  EXPECT_THROW(engine->keep_going(id, request(random_prompt(5000, 1))), Error);
+  EXPECT_THROW(engine->start(Origin::next_turn(id), request(random_prompt(5000, 1))), Error);
   RequestInput hot = request({1});
   hot.sampling.top_p = 7;
-  EXPECT_THROW(engine->keep_going(id, hot), Error);
+  EXPECT_THROW(engine->start(Origin::next_turn(id), hot), Error);
   EXPECT_TRUE(std::ranges::equal(engine->tokens(id), all));
   EXPECT_TRUE(engine->idle());
 }
@@ -353,9 +355,9 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
     input.keep_sequence = true;
     RequestInput drawn = request(random_prompt(33, 4), 8);
     drawn.sampling = {.temperature = 1, .seed = 5};
-    const RequestId a = engine->submit(input);
-    engine->submit(drawn);
-    engine->cancel(engine->submit(drawn));
+    const RequestId a = engine->start({}, input);
+    engine->start({}, drawn);
+    engine->cancel(engine->start({}, drawn));
     engine.log->fail_in = fail_in;
     std::vector<std::int32_t> got_a, got_b;
     int thrown = 0, cancelled = 0;
@@ -363,7 +365,7 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
       try {
         for (const RequestEvent& e : engine->step()) {
           if (e.token) (e.id == a ? got_a : got_b).push_back(e.token->token);
-          cancelled += e.finished == FinishReason::kCancelled ? 1 : 0;
+          cancelled += e.finished == StopReason::kCancelled ? 1 : 0;
         }
       } catch (const Error& e) {
         EXPECT_EQ(e.kind(), ErrorKind::kResource);
@@ -375,7 +377,7 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
     EXPECT_EQ(cancelled, 1);
     EXPECT_EQ(got_a, answer_alone(input.prompt, input).tokens);
     EXPECT_EQ(got_b, answer_alone(drawn.prompt, drawn).tokens);
-    engine->release(a);
+    engine->cancel(a);
     EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
   }
 }

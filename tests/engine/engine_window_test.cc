@@ -58,8 +58,8 @@ TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
     for (const int batched : {1000, 100, 33, 1}) {
       const auto engine = make_engine(batched);
       const auto plan = plan_of(*engine, name, overrides);
-      const RequestId other = engine->submit(kept_request(random_tokens(90, 50, 6), nullptr, 30));
-      const RequestId id = engine->submit(kept_request(prompt, plan));
+      const RequestId other = engine->start({}, kept_request(random_tokens(90, 50, 6), nullptr, 30));
+      const RequestId id = engine->start({}, kept_request(prompt, plan));
       drain(*engine);
       if (expected.empty()) expected = tokens_of(*engine, id);
       EXPECT_EQ(tokens_of(*engine, id), expected) << overrides << ", " << batched << " tokens a step";
@@ -73,20 +73,20 @@ TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
   for (const auto& [name, overrides] : kWindowMethods) {
     const auto plan = plan_of(*engine, name, overrides);
     const auto document = random_tokens(160, 50, 7), question = random_tokens(32, 50, 8);
-    const RequestId base = engine->submit(kept_request(document, plan, 0));
+    const RequestId base = engine->start({}, kept_request(document, plan, 0));
     drain(*engine);
-    const RequestId fork = engine->fork(base, kept_request(question, plan));
+    const RequestId fork = engine->start(Origin::fork(base), kept_request(question, plan));
     drain(*engine);
-    engine->keep_going(base, kept_request(question, plan));
+    engine->start(Origin::next_turn(base), kept_request(question, plan));
     drain(*engine);
     EXPECT_EQ(tokens_of(*engine, fork), tokens_of(*engine, base)) << overrides;
     // Windows end where they would in one prompt: 160 is a multiple of 32.
     auto both = document;
     both.insert(both.end(), question.begin(), question.end());
-    const RequestId whole = engine->submit(kept_request(both, plan));
+    const RequestId whole = engine->start({}, kept_request(both, plan));
     drain(*engine);
     EXPECT_EQ(tokens_of(*engine, whole), tokens_of(*engine, base)) << overrides;
-    for (const RequestId id : {base, fork, whole}) engine->release(id);
+    for (const RequestId id : {base, fork, whole}) engine->cancel(id);
   }
 }
 
@@ -98,11 +98,11 @@ TEST(EngineWindow, TheQuestionSpanIsTokensOfThePrompt) {
   const auto answer = [&](std::pair<std::int32_t, std::int32_t> span) {
     RequestInput input = kept_request(prompt, plan);
     input.question_span = span;
-    const RequestId id = engine->submit(std::move(input));
+    const RequestId id = engine->start({}, std::move(input));
     drain(*engine);
     const auto& stats = engine->method_stats(id)->layers[0];
     const double evenness = stats.score_entropy;
-    engine->release(id);
+    engine->cancel(id);
     return evenness;
   };
   EXPECT_EQ(answer({0, 0}), answer({7, 7}));
@@ -120,18 +120,20 @@ TEST(EngineWindow, ASequenceKeepsTheMethodThatReadIt) {
   const auto windowed = plan_of(*engine, "streaming_llm"), other = plan_of(*engine, "streaming_llm"),
              quest = plan_of(*engine, "quest", "dense=none,sink=0");
   const auto prompt = random_tokens(100, 50, 9);
-  const RequestId a = engine->submit(kept_request(prompt, windowed, 0)),
-                  b = engine->submit(kept_request(prompt, quest, 0));
+  const RequestId a = engine->start({}, kept_request(prompt, windowed, 0)),
+                  b = engine->start({}, kept_request(prompt, quest, 0));
   drain(*engine);
   using ::testing::HasSubstr;
-  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, quest)); }), HasSubstr("computed under 'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, nullptr)); }), HasSubstr("'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, other)); }), HasSubstr("'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->keep_going(b, kept_request({1}, windowed)); }),
+  EXPECT_THAT(refusal([&] { engine->start(Origin::fork(a), kept_request({1}, quest)); }),
+              HasSubstr("computed under 'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->start(Origin::fork(a), kept_request({1}, nullptr)); }),
+              HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->start(Origin::fork(a), kept_request({1}, other)); }), HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->start(Origin::next_turn(b), kept_request({1}, windowed)); }),
               HasSubstr("computed under 'quest'"));
   EXPECT_THAT(refusal([&] { engine->attach_method(b, windowed); }), HasSubstr("'streaming_llm'"));
-  engine->fork(b, kept_request({1}, nullptr));  // read exactly: any method may go on
-  engine->fork(a, kept_request({1}, windowed));
+  engine->start(Origin::fork(b), kept_request({1}, nullptr));  // read exactly: any method may go on
+  engine->start(Origin::fork(a), kept_request({1}, windowed));
   drain(*engine);
 }
 

@@ -11,6 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/rng.h"
 #include "src/base/size32.h"
+#include "src/engine/ranks/rank_engine.h"
 #include "src/model/ranks/rank_forward.h"
 
 namespace mneme {
@@ -127,7 +128,7 @@ HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput
   while (size32(answer.tokens) < input.max_tokens) {
     const std::int32_t token = sampler.next(hash_logits(all, window)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
-      answer.reason = FinishReason::kEnd;
+      answer.reason = StopReason::kEnd;
       break;
     }
     answer.tokens.push_back(token);
@@ -157,11 +158,20 @@ Drained drain(Engine& engine) {
   return {{answers.begin(), answers.end()}};
 }
 
+namespace {
+
+std::unique_ptr<Engine> make_engine(std::unique_ptr<HashModel> model, const EngineOptions& options, int n_threads) {
+  auto threads = std::make_unique<ThreadPool>(n_threads);
+  if (model->ranks() != nullptr) return std::make_unique<RankEngine>(std::move(model), options, std::move(threads));
+  return std::make_unique<Engine>(std::move(model), options, std::move(threads));
+}
+
+}  // namespace
+
 TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks, std::int32_t window)
     : log(std::make_unique<HashModelLog>(HashModelLog{.steps = {}, .window = window})),
       link(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
-      engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get(), link.get()), options,
-                                      std::make_unique<ThreadPool>(n_threads))) {}
+      engine(make_engine(std::make_unique<HashModel>(log.get(), link.get()), options, n_threads)) {}
 
 EngineOptions chunked(int max_batched_tokens) {
   EngineOptions o;

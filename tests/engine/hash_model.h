@@ -53,7 +53,7 @@ std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_
 
 struct HashAnswer {
   std::vector<std::int32_t> tokens;
-  FinishReason reason = FinishReason::kLength;
+  StopReason reason = StopReason::kLength;
   bool operator==(const HashAnswer&) const = default;
 };
 

@@ -33,7 +33,7 @@ class RandomLife {
       step();
       engine_->check_invariants();
     }
-    for (const auto& [id, turn] : turns_) engine_->release(id);
+    for (const auto& [id, turn] : turns_) engine_->cancel(id);
     EXPECT_EQ(engine_->pool().n_free(), engine_->pool().n_blocks());
     EXPECT_GT(n_answers_, n_events / 50);
     EXPECT_GT(widest(), 1u);
@@ -88,18 +88,18 @@ class RandomLife {
     try {
       if (turns_.empty() || what == 0) {
         const RequestInput input = random_input();
-        began(engine_->submit(input), {}, input);
+        began(engine_->start({}, input), {}, input);
       } else if (what == 1) {
         const RequestInput input = random_input();
         const RequestId from = any();
         const auto before = joined(engine_->tokens(from), {});
-        began(engine_->fork(from, input), before, input);
+        began(engine_->start(Origin::fork(from), input), before, input);
       } else if (what == 2) {
         const RequestId id = any();
         if (turns_[id].running) return;
         const RequestInput input = random_input();
         const auto before = joined(engine_->tokens(id), {});
-        engine_->keep_going(id, input);
+        engine_->start(Origin::next_turn(id), input);
         began(id, before, input);
       } else if (what == 3 && rng_.below(2) == 0) {
         const RequestId id = any();
@@ -115,7 +115,7 @@ class RandomLife {
         const RequestId from = any();
         const auto all = joined(engine_->tokens(from), {});
         const auto before = std::span(all).first(rng_.below(all.size() + 1));
-        began(engine_->fork_prefix(from, size32(before), input), before, input);
+        began(engine_->start(Origin::prefix(from, size32(before)), input), before, input);
       } else if (what == 5 && may_fail_ && rng_.below(4) == 0) {
         engine_.log->fail_in = static_cast<int>(rng_.below(5));
       } else {
@@ -144,9 +144,9 @@ class RandomLife {
     }
   }
 
-  void finished(RequestId id, Turn& turn, FinishReason reason) {
+  void finished(RequestId id, Turn& turn, StopReason reason) {
     const HashAnswer expected = answer_alone(turn.before, turn.input, engine_.log->window);
-    if (reason == FinishReason::kEnd || reason == FinishReason::kLength) {
+    if (reason == StopReason::kEnd || reason == StopReason::kLength) {
       ASSERT_EQ((HashAnswer{turn.got, reason}), expected) << "request " << id.value;
       ++n_answers_;
     } else {
@@ -154,7 +154,7 @@ class RandomLife {
       ASSERT_TRUE(std::equal(turn.got.begin(), turn.got.end(), expected.tokens.begin())) << "request " << id.value;
     }
     turn.running = false;
-    if (!turn.input.keep_sequence || reason == FinishReason::kCancelled) turns_.erase(id);
+    if (!turn.input.keep_sequence || reason == StopReason::kCancelled) turns_.erase(id);
   }
 
   TestEngine engine_;

@@ -2,6 +2,7 @@
 // compared; what ends or differs ends all.
 #include <gmock/gmock.h>
 
+#include "src/engine/ranks/rank_engine.h"
 #include "tests/engine/random_life.h"
 #include "tests/parallel/ranks.h"
 
@@ -13,7 +14,7 @@ using testing::Each;
 using testing::HasSubstr;
 
 void follow(TestEngine& engine) {
-  while (engine->follow([](std::uint8_t, std::span<const std::byte>) {})) engine->check_invariants();
+  while (repeat_next_call(*engine.engine, [](std::uint8_t, std::span<const std::byte>) {})) engine->check_invariants();
 }
 
 // What every rank saw of `n_events` events, step by step.
@@ -56,7 +57,7 @@ TEST(RankCalls, ALeaderThatEndsWithoutAWordEndsItsFollowers) {
   const std::vector<std::string> errors = in_threads(2, [](Collective& ranks) {
     TestEngine engine({.context = 4096}, 1, &ranks);
     if (ranks.rank() == 0) {
-      engine->submit(request({1, 2, 3}));
+      engine->start({}, request({1, 2, 3}));
       ranks.abort("the leader fell");
       return;
     }
@@ -70,7 +71,7 @@ TEST(RankCalls, AStepThatFailsOnOneRankEndsAll) {
     TestEngine engine({.context = 4096}, 1, &ranks);
     if (ranks.rank() == 1) engine.log->fail_in = 2;
     if (ranks.rank() == 1) return follow(engine);
-    engine->submit(request({1, 2, 3}, 1000));
+    engine->start({}, request({1, 2, 3}, 1000));
     while (!engine->idle()) engine->step();
   });
   EXPECT_THAT(errors[0], HasSubstr("the test asked for it"));

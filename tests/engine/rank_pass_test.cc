@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "src/engine/engine.h"
+#include "src/engine/ranks/rank_engine.h"
 #include "src/model/ranks/rank_checkpoint.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -43,13 +43,13 @@ std::unique_ptr<Engine> rank_engine(Collective& ranks) {
   const CpuContext context{.pool = threads.get(), .rounding = Rounding::kFixed};
   auto part = Model::load(rank_checkpoint(Checkpoint::open(kModel), ranks.rank(), ranks.size()), {.context = 2048},
                           {.pool = threads.get()});
-  return std::make_unique<Engine>(std::make_unique<RankPass>(std::move(part), context, ranks), options(),
-                                  std::move(threads));
+  return std::make_unique<RankEngine>(std::make_unique<RankPass>(std::move(part), context, ranks), options(),
+                                      std::move(threads));
 }
 
 // Repeats the leader's calls to the end.
 void follow(Engine& engine) {
-  while (engine.follow([](std::uint8_t, std::span<const std::byte>) {})) {
+  while (repeat_next_call(engine, [](std::uint8_t, std::span<const std::byte>) {})) {
   }
 }
 
@@ -87,7 +87,7 @@ std::vector<Tokens> script(Engine& engine, const Prompts& prompts, const std::st
   for (int i = 0; i < 2; ++i) {
     RequestInput input = prompts.ask(i);
     input.method = plan;
-    ids.push_back(engine.submit(std::move(input)));
+    ids.push_back(engine.start({}, std::move(input)));
   }
   drain(engine, answers);
   for (int seed = 0; seed < 2; ++seed) {
@@ -96,7 +96,7 @@ std::vector<Tokens> script(Engine& engine, const Prompts& prompts, const std::st
     more.sampling.temperature = 1;
     more.sampling.seed = seed;
     more.method = plan;
-    ids.push_back(engine.fork(ids[0], std::move(more)));
+    ids.push_back(engine.start(Origin::fork(ids[0]), std::move(more)));
   }
   drain(engine, answers);
   std::vector<Tokens> out;
@@ -141,10 +141,11 @@ TEST(RankPass, ARankThatEndsEndsTheOthersSteps) {
   const std::vector<std::string> errors = in_threads(2, [&](Collective& ranks) {
     const auto engine = rank_engine(ranks);
     if (ranks.rank() == 1) {
-      for (int calls = 0; calls < 2; ++calls) engine->follow([](std::uint8_t, std::span<const std::byte>) {});
+      for (int calls = 0; calls < 2; ++calls)
+        repeat_next_call(*engine, [](std::uint8_t, std::span<const std::byte>) {});
       return;
     }
-    engine->submit(prompts.ask(0));
+    engine->start({}, prompts.ask(0));
     while (!engine->idle()) engine->step();
   });
   EXPECT_EQ(errors[1], "");
@@ -160,7 +161,7 @@ TEST(RankPass, MethodsThatDecideForALayerAreRefused) {
                              RequestInput input;
                              input.prompt = {1, 2, 3};
                              input.method = compile(parse_recipe(method), engine->method_shape());
-                             EXPECT_THAT(error_message(ErrorKind::kUnsupported, [&] { engine->submit(input); }),
+                             EXPECT_THAT(error_message(ErrorKind::kUnsupported, [&] { engine->start({}, input); }),
                                          HasSubstr("ranks do not do yet"))
                                  << method;
                            }

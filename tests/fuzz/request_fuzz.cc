@@ -33,7 +33,7 @@ void expect_taken(const server::CompletionRequest& request, Setting& setting) {
     r.constraint = input.constraint;
     r.max_tokens = input.max_tokens;
     r.method = input.method;
-    setting.model.engine->cancel(setting.model.engine->submit(std::move(r)));
+    setting.model.engine->cancel(setting.model.engine->start({}, std::move(r)));
   }
   setting.model.engine->step();
   MNEME_CHECK(setting.model.engine->idle(), "a cancelled request runs");

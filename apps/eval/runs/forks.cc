@@ -12,7 +12,7 @@ void Forks::finish(std::span<Asked> asked, const std::function<void()>& after) {
       for (Asked& a : asked) {
         if (a.id != event.id) continue;
         if (event.token) a.tokens.push_back(event.token->token);
-        if (event.finished) a.ended = *event.finished == FinishReason::kEnd || *event.finished == FinishReason::kStop;
+        if (event.finished) a.ended = *event.finished == StopReason::kEnd || *event.finished == StopReason::kStopString;
       }
     if (after) after();
   }
@@ -25,7 +25,7 @@ RequestId Forks::compute(std::vector<std::int32_t> prompt, std::int32_t tail, st
   input.decode_prompt_tail = tail;
   input.keep_sequence = true;
   input.method = std::move(method);
-  const RequestId id = engine_.submit(std::move(input));
+  const RequestId id = engine_.start({}, std::move(input));
   finish({});
   return id;
 }
@@ -41,7 +41,7 @@ RequestId Forks::prepare(RequestId base, std::span<const std::int32_t> document,
   input.max_tokens = 0;
   input.keep_sequence = true;
   input.method = std::move(plan);
-  const RequestId id = engine_.fork_prefix(base, shared, std::move(input));
+  const RequestId id = engine_.start(Origin::prefix(base, shared), std::move(input));
   finish({});
   return id;
 }
@@ -49,11 +49,11 @@ RequestId Forks::prepare(RequestId base, std::span<const std::int32_t> document,
 RequestId Forks::ask(RequestId base, std::int32_t n_document, RequestInput input) {
   const Plan* plan = input.method.get();
   if (plan == nullptr || plan->observed_rows() == 0 || path_ == QuestionPath::kDecode)
-    return engine_.fork(base, std::move(input));
+    return engine_.start(Origin::fork(base), std::move(input));
   const std::int32_t shared = n_document - std::min(n_document, plan->observed_rows());
   const auto tokens = engine_.tokens(base);
   input.prompt.insert(input.prompt.begin(), tokens.begin() + shared, tokens.end());
-  return engine_.fork_prefix(base, shared, std::move(input));
+  return engine_.start(Origin::prefix(base, shared), std::move(input));
 }
 
 }  // namespace mneme::eval

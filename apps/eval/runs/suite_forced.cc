@@ -82,7 +82,8 @@ void SuiteRunner::forced_answers(const Question& q, RequestId base, const std::s
   input.score_tail = true;
   std::map<std::int32_t, std::int32_t> predicted;  // by the position of the predicted token
   input.on_logits = [&](std::int32_t position, std::span<const float> logits) { predicted[position] = argmax(logits); };
-  const RequestId id = base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.submit(std::move(input));
+  const RequestId id =
+      base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.start({}, std::move(input));
   std::int32_t next = std::max(options_.along_every, 1);
   const auto after = [&] {
     const std::int32_t done = predicted.empty() ? 0 : predicted.rbegin()->first + 1 - prompt_end;
@@ -114,7 +115,7 @@ void SuiteRunner::forced_answers(const Question& q, RequestId base, const std::s
   const RequestStats stats = engine_.stats(id);
   record.log_likelihood += stats.tail_log_likelihood;
   record.scored_tokens += stats.tail_scored;
-  engine_.release(id);
+  engine_.cancel(id);
 }
 
 }  // namespace mneme::eval

@@ -174,7 +174,7 @@ void SuiteRunner::submit(std::span<const Question> questions, RequestId base, co
     for (int k = 0; k < options_.samples; ++k) {
       RequestInput input = input_of(q, k, plan);
       asked.push_back({base.valid() ? forks_.ask(base, size32(q.prompt.document), std::move(input))
-                                    : engine_.submit(std::move(input))});
+                                    : engine_.start({}, std::move(input))});
     }
 }
 
@@ -194,7 +194,7 @@ void SuiteRunner::collect(std::span<const Question> questions, std::span<const A
     record.answers.push_back(std::move(answer));
     for (const Asked& a : samples) {
       take_cost(a.id, plan, record);
-      engine_.release(a.id);
+      engine_.cancel(a.id);
     }
   }
 }
@@ -228,7 +228,7 @@ void SuiteRunner::turn_answers(const Question& q, RequestId base, const std::sha
     if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = size32(question);
     RequestInput fed = input;
     std::vector<Asked> asked;
-    asked.push_back({talk.valid() ? forks_.ask(talk, length, std::move(input)) : engine_.submit(std::move(input))});
+    asked.push_back({talk.valid() ? forks_.ask(talk, length, std::move(input)) : engine_.start({}, std::move(input))});
     const auto stop = [&] {
       if (!asked[0].ended && has_stopped(q.item, asked[0].tokens)) engine_.stop(asked[0].id);
     };
@@ -238,7 +238,7 @@ void SuiteRunner::turn_answers(const Question& q, RequestId base, const std::sha
     record.answers.back().id = fmt::format("{}.{}", q.item.id, k);
     record.answers.back().groups.push_back(fmt::format("turn {}", k + 1));
     if (k == q.turns.size()) take_cost(asked[0].id, *plan, record);  // its counters are the whole conversation's
-    engine_.release(asked[0].id);
+    engine_.cancel(asked[0].id);
     if (k == q.turns.size()) break;
     const std::vector<std::int32_t>& answer = k == 0 ? q.answer : q.turns[k - 1].answer;
     fed.prompt.insert(fed.prompt.end(), answer.begin(), answer.end());
@@ -246,14 +246,14 @@ void SuiteRunner::turn_answers(const Question& q, RequestId base, const std::sha
     fed.max_tokens = 0;
     length += size32(fed.prompt);
     if (k > 0)
-      engine_.keep_going(talk, std::move(fed));
+      engine_.start(Origin::next_turn(talk), std::move(fed));
     else
-      talk =
-          talk.valid() ? forks_.ask(talk, size32(q.prompt.document), std::move(fed)) : engine_.submit(std::move(fed));
+      talk = talk.valid() ? forks_.ask(talk, size32(q.prompt.document), std::move(fed))
+                          : engine_.start({}, std::move(fed));
     forks_.finish({});
     question = q.turns[k].question;
   }
-  if (talk.valid() && talk != base) engine_.release(talk);
+  if (talk.valid() && talk != base) engine_.cancel(talk);
 }
 
 // Every token but the first by decode, from an empty cache.
@@ -265,13 +265,13 @@ void SuiteRunner::score_text(const Question& q, const std::shared_ptr<const Plan
   input.max_tokens = 0;
   input.keep_sequence = true;
   input.method = plan;
-  const RequestId id = engine_.submit(std::move(input));
+  const RequestId id = engine_.start({}, std::move(input));
   forks_.finish({});
   const RequestStats stats = engine_.stats(id);
   record.log_likelihood = stats.tail_log_likelihood;
   record.scored_tokens = stats.tail_scored;
   take_cost(id, *plan, record);
-  engine_.release(id);
+  engine_.cancel(id);
 }
 
 // Tokens that the engine has room for beside the context, by sequence.
@@ -339,10 +339,10 @@ void SuiteRunner::run(const SuiteContext& context, std::int64_t number, const st
     answer(questions, base, plan, record);
     record.seconds = watch.seconds();
     record.cost.seconds = record.seconds;
-    if (base.valid() && base != exact) engine_.release(base);
+    if (base.valid() && base != exact) engine_.cancel(base);
     done(record);
   }
-  if (exact.valid()) engine_.release(exact);
+  if (exact.valid()) engine_.cancel(exact);
 }
 
 }  // namespace mneme::eval

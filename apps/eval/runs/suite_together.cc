@@ -47,7 +47,7 @@ void SuiteRunner::answer_wave(std::span<Flight> flights, const std::shared_ptr<c
   });
   for (std::size_t i = 0; i < flights.size(); ++i) {
     collect(flights[i].questions, of(i), *plan, flights[i].record);
-    if (bases[i].valid() && bases[i] != flights[i].exact) engine_.release(bases[i]);
+    if (bases[i].valid() && bases[i] != flights[i].exact) engine_.cancel(bases[i]);
   }
   const double share = ratio(seconds_since(start), flights.size());
   for (Flight& f : flights) f.record.seconds = f.record.cost.seconds = share;
@@ -77,7 +77,7 @@ void SuiteRunner::run_together(std::span<const Numbered> contexts, const std::ve
     }
   }
   for (const Flight& f : flights)
-    if (f.exact.valid()) engine_.release(f.exact);
+    if (f.exact.valid()) engine_.cancel(f.exact);
 }
 
 }  // namespace mneme::eval

@@ -2,7 +2,6 @@
 #include "src/base/seconds.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace mneme {
@@ -79,13 +78,7 @@ bool EngineLoop::take_tasks(std::vector<Task>& tasks, bool wait) {
 namespace {
 
 bool is_piece(const GenerationEvent& e) {
-  return !e.accepted && !e.progress && !e.prompt && !e.end && !e.failure;
-}
-
-void append(GenerationEvent& to, GenerationEvent more) {
-  to.text += more.text;
-  std::move(more.tokens.begin(), more.tokens.end(), std::back_inserter(to.tokens));
-  to.reads = std::move(more.reads);
+  return !e.accepted && !e.progress && !e.prompt && !e.piece.end && !e.failure;
 }
 
 }  // namespace
@@ -96,8 +89,8 @@ void EngineLoop::hold(std::vector<Delivery> news) {
     const auto [it, first] = last_held_.try_emplace(d.sink.get(), held_.size());
     if (!first) {
       GenerationEvent& before = held_[it->second].event;
-      if (is_piece(before) && !before.reads && is_piece(d.event) && before.choice == d.event.choice) {
-        append(before, std::move(d.event));
+      if (is_piece(before) && !before.piece.reads && is_piece(d.event) && before.choice == d.event.choice) {
+        before.piece.append(std::move(d.event.piece));
         continue;
       }
       it->second = held_.size();

@@ -5,12 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "src/engine/answer/answer_piece.h"
 #include "src/engine/engine.h"
-#include "src/engine/loop/read_counter.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -44,12 +43,6 @@ struct GenerationInput {
   std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
 };
 
-struct OutputToken {
-  TokenId id = -1;
-  float logprob = 0.0f;
-  std::vector<TokenLogprob> top;
-};
-
 // Tokens of the prompt after a step of its prefill. Tokens are `cached` (taken from the prefix cache), `processed`
 // (computed so far, cached ones included), and `total`.
 struct PromptProgress {
@@ -61,17 +54,6 @@ struct PromptProgress {
 struct PromptSummary {
   std::int32_t tokens = 0, cached_tokens = 0;
   std::vector<PromptScore> scores;  // GenerationInput::score_prompt
-};
-
-// "stop", "length"; "abort" for what was cancelled.
-std::string_view finish_name(FinishReason reason);
-
-// Told with the end of an answer.
-struct AnswerSummary {
-  FinishReason reason = FinishReason::kEnd;
-  std::int32_t tokens = 0;
-  double prefill_seconds = 0, decode_seconds = 0;
-  std::optional<KvMethodStats> method;
 };
 
 // Why a generation ended without its answers.
@@ -89,10 +71,7 @@ struct GenerationEvent {
   std::int32_t queue_position = 0;  // with `accepted`: answers that wait and go before it
   std::optional<PromptProgress> progress;
   std::optional<PromptSummary> prompt;
-  std::string text;                 // the next piece of the answer, whole characters
-  std::vector<OutputToken> tokens;  // whose text begins in the pieces so far, each told once
-  std::optional<PageReads> reads;   // so far
-  std::optional<AnswerSummary> end;
+  AnswerPiece piece;
   std::optional<Failure> failure;  // of all answers; nothing follows
 };
 

@@ -5,7 +5,6 @@
 
 #include "src/base/seconds.h"
 #include "src/base/size32.h"
-#include "src/engine/kv_method.h"
 
 namespace mneme {
 namespace {
@@ -70,7 +69,7 @@ void GenerationTable::start(Generation& g, GenerationInput& input) {
   if (shares(input)) keeper_.source_for(input.prompt, input.cache_salt, input.slot);
   RequestInput request = request_of(input, 0);
   request.prompt = input.prompt;
-  const RequestId id = model_.engine->submit(std::move(request));
+  const RequestId id = model_.engine->start({}, std::move(request));
   g.input = std::move(input);
   g.open = g.input.n;
   add_choice(g, id, 0);
@@ -113,10 +112,8 @@ void GenerationTable::fork_others(Generation& g, RequestId first) {
   for (std::int32_t i = 1; i < g.input.n; ++i) {
     RequestInput request = request_of(g.input, i);
     request.prompt.assign(g.input.prompt.begin() + (shares(g.input) ? shared : 0), g.input.prompt.end());
-    add_choice(g,
-               shares(g.input) ? model_.engine->fork_prefix(first, shared, std::move(request))
-                               : model_.engine->submit(std::move(request)),
-               i);
+    const Origin origin = shares(g.input) ? Origin::prefix(first, shared) : Origin{};
+    add_choice(g, model_.engine->start(origin, std::move(request)), i);
   }
 }
 
@@ -147,12 +144,18 @@ void GenerationTable::report_prompt(Generation& g, RequestId id, GenerationEvent
   if (keeps(g.input)) keeper_.prompt_done(kept_request(g, id));
 }
 
-// What is not streamed waits here: to wake another thread for each token would take time from the one that computes.
-void GenerationTable::take_piece(Choice& c, AnswerStream::Piece piece, GenerationEvent& news) {
-  const bool streams = c.generation->input.stream;
-  (streams ? news.text : c.held.text) += piece.text;
-  std::vector<OutputToken>& tokens = streams ? news.tokens : c.held.tokens;
-  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
+// Times of tokens; after the first one the other answers begin.
+void GenerationTable::take_token(Choice& c, const RequestEvent& event, Clock::time_point now) {
+  const bool first = event.token && !c.has_token;
+  if (event.token) {
+    (first ? void(c.first_token = now) : c.between.push_back(seconds_between(c.last_token, now)));
+    c.has_token = true;
+    c.last_token = now;
+  }
+  if (first) count_reads(*c.generation, event.id);
+  const bool begins = first || (event.finished && !c.has_token);
+  // The map may move its other nodes, never `c`: references into an unordered_map stay.
+  if (begins && c.index == 0 && c.generation->input.n > 1) fork_others(*c.generation, event.id);
 }
 
 void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
@@ -171,35 +174,20 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   if (g.input.report_progress && advanced && !g.prompt_reported && !event.token && !event.finished)
     report_progress(g, event, seconds_between(g.arrived, now));
   if (!g.prompt_reported && (event.token || event.finished)) report_prompt(g, event.id, news);
-  if (event.token) {
-    (c.has_token ? c.between.push_back(seconds_between(c.last_token, now)) : void(c.first_token = now));
-    const bool first = !std::exchange(c.has_token, true);
-    if (first) count_reads(g, event.id);
-    c.last_token = now;
-    AnswerStream::Piece piece =
-        c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
-    take_piece(c, std::move(piece), news);
-    // Often enough to look at, seldom enough to send.
-    constexpr std::size_t kReportReadsEvery = 16;
-    if (g.input.stream && c.between.size() % kReportReadsEvery == 0) report_reads(event.id, news);
-    if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
-  } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
-    fork_others(g, event.id);
-  }
-  // fork_others() may have moved the map's nodes' neighbours, never `c`: references into an unordered_map stay.
-  if (c.stream.stopped()) {
-    if (!event.finished) model_.engine->stop(event.id);
-    end_choice(event.id, FinishReason::kStop, std::move(news), now);
-  } else if (event.finished) {
-    end_choice(event.id, *event.finished, std::move(news), now);
-  } else if (news.prompt || !news.text.empty() || !news.tokens.empty()) {
-    emit(g, std::move(news));
-  }
+  take_token(c, event, now);  // a stop string ends the request: the others fork it before
+  // What is not streamed waits: to wake another thread for each token would take time from the one that computes.
+  c.held.append(c.stream.take(*model_.engine, event));
+  if (g.input.stream || c.held.end) news.piece = std::exchange(c.held, {});
+  if (news.piece.end) return end_choice(event.id, std::move(news), now);
+  // Often enough to look at, seldom enough to send.
+  constexpr std::size_t kReportReadsEvery = 16;
+  if (event.token && g.input.stream && c.between.size() % kReportReadsEvery == 0) report_reads(event.id, news);
+  if (news.prompt || !news.piece.empty()) emit(g, std::move(news));
 }
 
-void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
+void GenerationTable::count(const Choice& c, StopReason reason, const RequestStats& stats, Clock::time_point now) {
   const Generation& g = *c.generation;
-  metrics_.count_answer({.finished = finish_name(reason),
+  metrics_.count_answer({.finished = finish_reason_name(reason),
                          .prompt_tokens = c.index == 0 ? std::ssize(g.input.prompt) : 0,
                          .answer_tokens = stats.answer_tokens,
                          .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
@@ -211,33 +199,13 @@ void GenerationTable::count(const Choice& c, FinishReason reason, const RequestS
 }
 
 // The request has ended in the engine. Its sequence goes to the keeper, and the generation with its last answer.
-void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now) {
+void GenerationTable::end_choice(RequestId id, GenerationEvent news, Clock::time_point now) {
   Choice& c = choices_.at(id);
   Generation& g = *c.generation;
-  take_piece(c, c.stream.finish(), news);
-  if (c.stream.stopped()) reason = FinishReason::kStop;
-  if (!g.input.stream) {
-    news.text = std::move(c.held.text);
-    news.tokens = std::move(c.held.tokens);
-  }
-  const RequestStats stats = model_.engine->stats(id);
-  AnswerSummary summary{.reason = reason,
-                        .tokens = stats.answer_tokens,
-                        .prefill_seconds = stats.prefill_seconds,
-                        .decode_seconds = stats.decode_seconds,
-                        .method = {}};
-  if (const MethodStats* method = model_.engine->method_stats(id)) {
-    summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
-  } else {
-    const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
-    summary.method =
-        full_attention_stats(model_.engine->method_shape(), g.input.prompt.size(), std::max(steps, std::int64_t{0}));
-  }
-  metrics_.count_method(g.input.kv.method, *summary.method);
+  metrics_.count_method(g.input.kv.method, news.piece.end->stats.method);
   report_reads(id, news);
   stop_counting(g, id);
-  news.end = std::move(summary);
-  count(c, reason, stats, now);
+  count(c, news.piece.end->reason, model_.engine->stats(id), now);
   emit(g, std::move(news));
   waits_.forget(id);
   choices_.erase(id);
@@ -249,7 +217,7 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
 }
 
 void GenerationTable::report_reads(RequestId id, GenerationEvent& news) const {
-  if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.reads = *reads;
+  if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.piece.reads = *reads;
 }
 
 // From its first token on: until then it may take a prefix over, and a method state with it.
@@ -272,7 +240,7 @@ void GenerationTable::drop(Generation& g) {
   for (const RequestId id : g.requests) {
     const Choice& c = choices_.at(id);
     if (!c.has_begun) --waiting_;
-    count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
+    count(c, StopReason::kCancelled, model_.engine->stats(id), now);
     stop_counting(g, id);
     waits_.forget(id);
     choices_.erase(id);

@@ -14,7 +14,7 @@
 #include "src/base/error.h"
 #include "src/base/function_ref.h"
 #include "src/base/strong_id.h"
-#include "src/engine/loop/answer_stream.h"
+#include "src/engine/answer/answer_stream.h"
 #include "src/engine/loop/generation.h"
 #include "src/engine/loop/loop_metrics.h"
 #include "src/engine/loop/prefix_waits.h"
@@ -68,7 +68,7 @@ class GenerationTable {
     Generation* generation;
     std::int32_t index;
     AnswerStream stream;
-    AnswerStream::Piece held;  // where nothing is streamed
+    AnswerPiece held;  // where nothing is streamed
     Clock::time_point begun, first_token, last_token;
     bool has_begun = false, has_token = false;
     std::int32_t prompt_done = 0;
@@ -94,11 +94,11 @@ class GenerationTable {
   void run_step();
   void take_all(const std::vector<RequestEvent>& events, double seconds);
   void take(const RequestEvent& event, Clock::time_point now);
-  static void take_piece(Choice& choice, AnswerStream::Piece piece, GenerationEvent& news);
+  void take_token(Choice& choice, const RequestEvent& event, Clock::time_point now);
   void report_progress(const Generation& g, const RequestEvent& event, double seconds);
   void report_prompt(Generation& g, RequestId id, GenerationEvent& news);
-  void end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now);
-  void count(const Choice& choice, FinishReason reason, const RequestStats& stats, Clock::time_point now);
+  void end_choice(RequestId id, GenerationEvent news, Clock::time_point now);
+  void count(const Choice& choice, StopReason reason, const RequestStats& stats, Clock::time_point now);
   bool keeps(const GenerationInput& input) const;
   SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
   void drop(Generation& g);

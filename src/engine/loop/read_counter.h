@@ -5,21 +5,12 @@
 
 #include <cstdint>
 #include <unordered_map>
-#include <vector>
 
+#include "src/engine/answer/answer_piece.h"
 #include "src/methods/decode_observer.h"
 #include "src/methods/stats/method_stats.h"
 
 namespace mneme {
-
-// Tokens read of each page, over compressed layers, KV heads and steps. Sinks and the recent window, which every step
-// reads, are not counted.
-struct PageReads {
-  std::vector<std::int64_t> pages;
-  std::int64_t steps = 0;
-  std::int64_t most = 0;              // of one page: what it would be had every selection taken all of it
-  std::int32_t sink = 0, recent = 0;  // tokens at both ends that every step reads
-};
 
 class ReadCounter final : public DecodeObserver {
  public:

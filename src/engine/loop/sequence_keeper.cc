@@ -82,7 +82,7 @@ void SequenceKeeper::evict(RequestId id, Pages pages) {
   if (host_) pages == Pages::kKept ? host_->write_now(id) : host_->drop(id);
   if (disk_) pages == Pages::kKept ? disk_->write_now(id) : disk_->forget(id);
   prefixes_.erase(id);
-  model_.engine->release(id);
+  model_.engine->cancel(id);
 }
 
 void SequenceKeeper::fill(Slot& slot, Slot with) {
@@ -139,7 +139,7 @@ std::optional<SequenceKeeper::Source> SequenceKeeper::fetch(std::span<const Toke
 void SequenceKeeper::take_in(RequestId id, std::vector<TokenId> tokens, const std::string& salt) {
   ++changes_;
   const std::int32_t n = model_.engine->cache(id).length();
-  if (n == 0) return model_.engine->release(id);
+  if (n == 0) return model_.engine->cancel(id);
   if (host_) host_->keep(id, std::span(tokens).first(n), salt);
   prefixes_.put({.id = id, .tokens = std::move(tokens), .n_shared = n, .salt = salt, .running = false});
   for (const RequestId shorter : prefixes_.superseded_by(id)) evict(shorter, Pages::kElsewhere);

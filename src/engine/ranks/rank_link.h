@@ -1,7 +1,7 @@
 // A leader and its followers: rank 0 has server, scheduler, samplers and grammars; every other rank has an engine that
 // repeats rank 0's calls, in the same order, over the pages of its own heads.
 //
-//   leader      submit, fork, cancel, ...   call ─> all
+//   leader      start, cancel, ...          call ─> all
 //               step                        call ─> all ── plan ── forward (collectives) ── sample ── tokens ─> all
 //   followers   next_call, repeat ...       step: the same plan, the same forward, the leader's tokens
 //
@@ -31,10 +31,7 @@
 namespace mneme {
 
 enum class RankCall : std::uint8_t {
-  kSubmit,
-  kFork,
-  kForkPrefix,
-  kKeepGoing,  // up to here with a RequestInput
+  kStart,
   kTakePrefix,
   kHold,
   kUnhold,
@@ -50,6 +47,23 @@ enum class RankCall : std::uint8_t {
   kDiskFill,
   kDiskDrop,
   kEnd,  // there are no more
+};
+
+// What requests are, as bytes. Plans go as their recipes: a plan that a follower knows stays the same object, as
+// sequences share an index only under one plan. What only samples (constraint, seed, bias) stays with the leader.
+class RankRequests {
+ public:
+  void write(const RequestInput& input, ByteWriter& out);
+  using Shape = FunctionRef<MethodShape()>;  // what recipes are compiled for
+  RequestInput read(ByteReader& in, Shape shape, bool without_dense_layers);
+  void write_plan(const std::shared_ptr<const Plan>& plan, ByteWriter& out);
+  // A stage behind the first has none of the dense layers: compile() has seen that the first one has them.
+  std::shared_ptr<const Plan> read_plan(ByteReader& in, Shape shape, bool without_dense_layers);
+
+ private:
+  std::map<std::weak_ptr<const Plan>, std::int64_t, std::owner_less<>> ids_;  // the leader's
+  std::unordered_map<std::int64_t, std::weak_ptr<const Plan>> plans_;         // a follower's
+  std::int64_t next_id_ = 1;
 };
 
 class RankLink {
@@ -88,28 +102,14 @@ class RankLink {
   void compare_room(std::span<RequestView> views, std::int64_t& free_blocks, std::int64_t blocks_per_page);
   std::int64_t least(std::int64_t mine);
 
+  RankRequests& requests() { return requests_; }
+
  private:
   Collective& ranks_;
   RankSplit split_;
+  RankRequests requests_;
   bool compares_room_ = false;
   std::int32_t prompt_limit_ = 0;
-};
-
-// What requests are, as bytes. Plans go as their recipes: a plan that a follower knows stays the same object, as
-// sequences share an index only under one plan. What only samples (constraint, seed, bias) stays with the leader.
-class RankRequests {
- public:
-  void write(const RequestInput& input, ByteWriter& out);
-  using Shape = FunctionRef<MethodShape()>;  // what recipes are compiled for
-  RequestInput read(ByteReader& in, Shape shape, bool without_dense_layers);
-  void write_plan(const std::shared_ptr<const Plan>& plan, ByteWriter& out);
-  // A stage behind the first has none of the dense layers: compile() has seen that the first one has them.
-  std::shared_ptr<const Plan> read_plan(ByteReader& in, Shape shape, bool without_dense_layers);
-
- private:
-  std::map<std::weak_ptr<const Plan>, std::int64_t, std::owner_less<>> ids_;  // the leader's
-  std::unordered_map<std::int64_t, std::weak_ptr<const Plan>> plans_;         // a follower's
-  std::int64_t next_id_ = 1;
 };
 
 }  // namespace mneme

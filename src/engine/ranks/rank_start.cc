@@ -11,6 +11,7 @@
 #include "src/cuda/device.h"
 #include "src/engine/forward_backend.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/ranks/rank_engine.h"
 #include "src/engine/ranks/rank_pass.h"
 #include "src/formats/bytes/byte_reader.h"
 #include "src/formats/bytes/byte_writer.h"
@@ -100,12 +101,13 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   world.barrier(Patience::kWhileTheyLive);  // disks differ
   if (options.device == Device::kCuda) {
     const ForwardBackend* backend = Backend<ForwardBackend>::find();
-    return std::make_unique<Engine>(backend->make(std::move(part), mine, &world, ranks.split), mine, std::move(pool));
+    return std::make_unique<RankEngine>(backend->make(std::move(part), mine, &world, ranks.split), mine,
+                                        std::move(pool));
   }
   auto pass = std::make_unique<RankPass>(
       std::move(part), context, world,
       RankPass::Options{.audit_every = options.audit_every, .ranks_here = ranks.ranks_here, .split = ranks.split});
-  return std::make_unique<Engine>(std::move(pass), mine, std::move(pool));
+  return std::make_unique<RankEngine>(std::move(pass), mine, std::move(pool));
 }
 
 }  // namespace mneme

@@ -2,33 +2,17 @@
 #include <optional>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
-#include "src/base/underlying.h"
 #include "src/engine/session/session_impl.h"
 
 namespace mneme {
-
-std::string_view stop_reason_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::kEnd:
-      return "end";
-    case StopReason::kLength:
-      return "length";
-    case StopReason::kStopString:
-      return "stop";
-    case StopReason::kCancelled:
-      return "cancelled";
-  }
-  MNEME_CHECK(false, "stop reason {}", underlying(reason));
-}
 
 Session::Impl::Impl(std::shared_ptr<LanguageModel::Impl> of) : model(std::move(of)), method(model->method) {}
 
 Session::Impl::~Impl() {
   if (!id.valid()) return;
-  model->loop->exclusive([&](Engine& engine) { engine.release(id); });
+  model->loop->exclusive([&](Engine& engine) { engine.cancel(id); });
 }
 
 void Session::Impl::expect_idle() const {
@@ -71,21 +55,16 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how, Te
   return input;
 }
 
-std::unique_ptr<Generation> Session::Impl::submit(RequestInput input, Generation::Rules rules) {
+std::unique_ptr<PendingAnswer> Session::Impl::submit(RequestInput input, PendingAnswer::Rules rules) {
   input.keep_sequence = true;
-  input.method = rules.plan;
-  std::shared_ptr<const Plan> plan = rules.plan;
-  auto generation = std::make_unique<Generation>(model, std::move(rules));
+  const std::shared_ptr<const Plan> plan = input.method;
+  auto pending = std::make_unique<PendingAnswer>(model, std::move(rules));
   model->loop->exclusive([&](Engine& engine) {
-    if (id.valid()) {
-      engine.keep_going(id, std::move(input));
-    } else {
-      id = engine.submit(std::move(input));
-    }
-    generation->begin(id);
+    id = engine.start(id.valid() ? Origin::next_turn(id) : Origin{}, std::move(input));
+    pending->begin(id);
   });
-  last_method = std::move(plan);
-  return generation;
+  last_method = plan;
+  return pending;
 }
 
 namespace {
@@ -101,14 +80,14 @@ void check_options(const GenerationOptions& options, const AskOptions& how, std:
 
 }  // namespace
 
-std::unique_ptr<Generation> Session::Impl::start(const Turn& turn, const GenerationOptions& options,
-                                                 const AskOptions& how) {
+std::unique_ptr<PendingAnswer> Session::Impl::start(const Turn& turn, const GenerationOptions& options,
+                                                    const AskOptions& how) {
   expect_idle();
   check_options(options, how, model->text->info.vocabulary);
   return start(input_of(turn, how), options, how);
 }
 
-std::unique_ptr<Generation> Session::Impl::start(const PreparedTurn::Impl& turn, const GenerationOptions& options) {
+std::unique_ptr<PendingAnswer> Session::Impl::start(const PreparedTurn::Impl& turn, const GenerationOptions& options) {
   expect_idle();
   check_options(options, turn.how, model->text->info.vocabulary);
   if (id.valid()) fail(ErrorKind::kRequest, "a prepared turn is the first of a session: this session had one");
@@ -117,11 +96,9 @@ std::unique_ptr<Generation> Session::Impl::start(const PreparedTurn::Impl& turn,
   return start(input_of(turn.turn, turn.how, turn.prompt), options, turn.how);
 }
 
-std::unique_ptr<Generation> Session::Impl::start(RequestInput input, const GenerationOptions& options,
-                                                 const AskOptions& how) {
-  Generation::Rules rules{.stop = options.stop,
-                          .scores = how.top_logprobs.has_value(),
-                          .plan = how.kv ? model->plans->plan_for(*how.kv) : method};
+std::unique_ptr<PendingAnswer> Session::Impl::start(RequestInput input, const GenerationOptions& options,
+                                                    const AskOptions& how) {
+  input.method = how.kv ? model->plans->plan_for(*how.kv) : method;
   input.sampling = options.sampling;
   if (random && !input.sampling.seed) {
     input.sampling.seed = random->seed;
@@ -130,38 +107,39 @@ std::unique_ptr<Generation> Session::Impl::start(RequestInput input, const Gener
   input.max_tokens = options.max_tokens;
   input.top_logprobs = how.top_logprobs.value_or(0);
   if (!options.ignore_end) input.end_tokens = model->end_tokens;
-  std::unique_ptr<Generation> generation = submit(std::move(input), std::move(rules));
+  std::unique_ptr<PendingAnswer> pending =
+      submit(std::move(input), {.stop = options.stop, .scores = how.top_logprobs.has_value()});
   document.reset();
   answered = true;
   framing = how.framing;
-  return generation;
+  return pending;
 }
 
-void Session::Impl::finish(Generation& generation) {
-  if (!generation.done()) generation.abandon();
-  if (generation.random()) random = generation.random();
+void Session::Impl::finish(PendingAnswer& pending) {
+  if (!pending.done()) pending.abandon();
+  if (pending.random()) random = pending.random();
 }
 
-void Session::Impl::run(Generation& generation, const AskCallbacks& callbacks) {
+void Session::Impl::run(PendingAnswer& pending, const AskCallbacks& callbacks) {
   bool cancelled = false;
   const auto cancel = [&] {
-    if (!std::exchange(cancelled, true)) generation.cancel();
+    if (!std::exchange(cancelled, true)) pending.cancel();
   };
   try {
-    while (!generation.done()) {
+    while (!pending.done()) {
       if (!cancelled && callbacks.should_stop && callbacks.should_stop()) cancel();
-      const std::optional<Generation::News> news = generation.next();
+      const std::optional<PendingAnswer::News> news = pending.next();
       if (!news) continue;
       if (news->progress && callbacks.on_progress)
         callbacks.on_progress("prefill, tokens", news->progress->done, news->progress->total);
-      if (!news->text.empty() && callbacks.on_text && !callbacks.on_text(news->text)) cancel();
+      if (!news->piece.text.empty() && callbacks.on_text && !callbacks.on_text(news->piece.text)) cancel();
     }
   } catch (...) {
-    finish(generation);
+    finish(pending);
     throw;
   }
-  if (cancelled) generation.answer().stopped = StopReason::kCancelled;
-  finish(generation);
+  if (cancelled) pending.answer().stopped = StopReason::kCancelled;
+  finish(pending);
 }
 
 Session::Session(const LanguageModel& model) : impl_(std::make_shared<Impl>(model.impl_)) {}
@@ -187,28 +165,29 @@ void Session::read(const Turn& document, const AskCallbacks& callbacks) {
   RequestInput input;
   input.prompt = s.model->text->chat.user_turn_split(words, true).document;
   input.max_tokens = 0;
-  const std::unique_ptr<Generation> generation = s.submit(std::move(input), {.stop = {}, .plan = s.method});
+  input.method = s.method;
+  const std::unique_ptr<PendingAnswer> pending = s.submit(std::move(input), {});
   s.document = document;
-  s.run(*generation, callbacks);
+  s.run(*pending, callbacks);
 }
 
 Answer Session::ask(const Turn& turn, const GenerationOptions& options, const AskOptions& how,
                     const AskCallbacks& callbacks) {
-  const std::unique_ptr<Generation> generation = impl_->start(turn, options, how);
-  impl_->run(*generation, callbacks);
-  return std::move(generation->answer());
+  const std::unique_ptr<PendingAnswer> pending = impl_->start(turn, options, how);
+  impl_->run(*pending, callbacks);
+  return std::move(pending->answer());
 }
 
 Answer Session::ask(const PreparedTurn& turn, const GenerationOptions& options, const AskCallbacks& callbacks) {
-  const std::unique_ptr<Generation> generation = impl_->start(*turn.impl_, options);
-  impl_->run(*generation, callbacks);
-  return std::move(generation->answer());
+  const std::unique_ptr<PendingAnswer> pending = impl_->start(*turn.impl_, options);
+  impl_->run(*pending, callbacks);
+  return std::move(pending->answer());
 }
 
 TextStream Session::stream(const Turn& turn, const GenerationOptions& options, const AskOptions& how) {
   auto impl = std::make_unique<TextStream::Impl>();
   impl->session = impl_;
-  impl->generation = impl_->start(turn, options, how);
+  impl->pending = impl_->start(turn, options, how);
   impl_->streaming = true;
   return TextStream(std::move(impl));
 }
@@ -227,12 +206,12 @@ Session Session::fork() {
   input.max_tokens = 0;
   input.keep_sequence = true;
   input.method = s.last_method;
-  Generation generation(s.model, {.stop = {}, .plan = s.last_method});
+  PendingAnswer pending(s.model, {});
   s.model->loop->exclusive([&](Engine& engine) {
-    other->id = engine.fork(s.id, std::move(input));
-    generation.begin(other->id);
+    other->id = engine.start(Origin::fork(s.id), std::move(input));
+    pending.begin(other->id);
   });
-  other->run(generation, {});
+  other->run(pending, {});
   other->random.reset();
   return Session(std::move(other));
 }

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "src/engine/session/generation.h"
 #include "src/engine/session/language_model_impl.h"
+#include "src/engine/session/pending_answer.h"
 #include "src/engine/session/session_file.h"
 
 namespace mneme {
@@ -35,20 +35,20 @@ struct Session::Impl {
   // Of a turn whose prompt is `prompt`.
   RequestInput input_of(const Turn& turn, const AskOptions& how, TextSide::Prompt prompt) const;
   // Submits the turn. Errors  as Session::ask(); the session stands where it stood before then.
-  std::unique_ptr<Generation> start(const Turn& turn, const GenerationOptions& options, const AskOptions& how);
-  std::unique_ptr<Generation> start(const PreparedTurn::Impl& turn, const GenerationOptions& options);
-  std::unique_ptr<Generation> start(RequestInput input, const GenerationOptions& options, const AskOptions& how);
-  // Submits `input` as the sequence's next turn, under `plan`.
-  std::unique_ptr<Generation> submit(RequestInput input, Generation::Rules rules);
-  // The generation has ended, or is given up.
-  void finish(Generation& generation);
+  std::unique_ptr<PendingAnswer> start(const Turn& turn, const GenerationOptions& options, const AskOptions& how);
+  std::unique_ptr<PendingAnswer> start(const PreparedTurn::Impl& turn, const GenerationOptions& options);
+  std::unique_ptr<PendingAnswer> start(RequestInput input, const GenerationOptions& options, const AskOptions& how);
+  // Submits `input` as the sequence's next turn.
+  std::unique_ptr<PendingAnswer> submit(RequestInput input, PendingAnswer::Rules rules);
+  // The answer has ended, or is given up.
+  void finish(PendingAnswer& pending);
   // Takes all news, with callbacks. When an exception leaves (a callback's, or the engine's), the sequence stays.
-  void run(Generation& generation, const AskCallbacks& callbacks);
+  void run(PendingAnswer& pending, const AskCallbacks& callbacks);
 };
 
 struct TextStream::Impl {
   std::shared_ptr<Session::Impl> session;
-  std::unique_ptr<Generation> generation;
+  std::unique_ptr<PendingAnswer> pending;
 
   ~Impl();
 };

@@ -10,7 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/underlying.h"
-#include "src/engine/ranks/rank_link.h"
+#include "src/engine/ranks/rank_engine.h"
 
 namespace mneme {
 namespace {
@@ -175,7 +175,7 @@ void follow(const RunningModel& model, const DiskCalls& disk) {
     Together together(*model.engine->ranks());
     save_part(model, saving, {}, together);
   };
-  while (model.engine->follow(other)) {
+  while (repeat_next_call(*model.engine, other)) {
   }
 }
 

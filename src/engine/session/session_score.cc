@@ -1,51 +1,12 @@
 // Log-probabilities and logits of a session, by a request beside it.
-#include <atomic>
 #include <utility>
 
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/engine/session/session_impl.h"
+#include "src/engine/session/side_request.h"
 
 namespace mneme {
-namespace {
-
-// A request that is gone when this is.
-class SideRequest final : public StepLoop::Listener {
- public:
-  explicit SideRequest(StepLoop& loop) : loop_(loop) {}
-  ~SideRequest() override {
-    loop_.exclusive([&](Engine& engine) {
-      loop_.listen(id_, nullptr);
-      engine.cancel(id_);
-    });
-  }
-  SideRequest(const SideRequest&) = delete;
-  SideRequest& operator=(const SideRequest&) = delete;
-
-  // Submits `input` after the first n tokens of `from`, or alone where there is none. Within exclusive().
-  void begin(Engine& engine, RequestId from, std::int32_t n, RequestInput input) {
-    id_ = from.valid() ? engine.fork_prefix(from, n, std::move(input)) : engine.submit(std::move(input));
-    loop_.listen(id_, this);
-  }
-  void run() {
-    while (!ended_) loop_.advance(*this);
-  }
-  void on_event(Engine& engine, const RequestEvent& event) override {
-    if (!event.finished) return;
-    const auto scores = engine.prompt_scores(id_);
-    scores_.assign(scores.begin(), scores.end());
-    ended_ = true;
-  }
-  std::vector<PromptScore>& scores() { return scores_; }
-
- private:
-  StepLoop& loop_;
-  RequestId id_;
-  std::vector<PromptScore> scores_;
-  std::atomic<bool> ended_ = false;
-};
-
-}  // namespace
 
 std::shared_ptr<const Plan> Session::Impl::plan_beside() const {
   const std::shared_ptr<const Plan>& plan = id.valid() ? last_method : method;
@@ -84,9 +45,9 @@ Scores Session::score(std::string_view text, const ScoreOptions& options) const 
       input.on_logits = [&scores, end](std::int32_t position, std::span<const float> row) {
         if (position < end) scores.logits.insert(scores.logits.end(), row.begin(), row.end());
       };
-    request.begin(engine, s.id, before, std::move(input));
+    request.begin(engine, first ? Origin{} : Origin::prefix(s.id, before), std::move(input));
   });
-  request.run();
+  request.run([] { return false; });
   std::vector<PromptScore>& rows = request.scores();
   for (std::size_t i = 0; i < rows.size(); ++i)
     scores.tokens.push_back(
@@ -107,9 +68,9 @@ std::vector<float> Session::logits() const {
     input.max_tokens = 1;
     input.method = s.plan_beside();
     input.on_logits = [&logits](std::int32_t, std::span<const float> row) { logits.assign(row.begin(), row.end()); };
-    request.begin(engine, s.id, size32(all) - 1, std::move(input));
+    request.begin(engine, Origin::prefix(s.id, size32(all) - 1), std::move(input));
   });
-  request.run();
+  request.run([] { return false; });
   return logits;
 }
 

@@ -7,8 +7,8 @@
 namespace mneme {
 
 TextStream::Impl::~Impl() {
-  if (generation == nullptr) return;
-  session->finish(*generation);
+  if (pending == nullptr) return;
+  session->finish(*pending);
   session->streaming = false;
 }
 
@@ -19,29 +19,29 @@ TextStream& TextStream::operator=(TextStream&&) noexcept = default;
 
 std::optional<std::string> TextStream::next() {
   MNEME_CHECK(impl_ != nullptr, "this stream was moved from");
-  Generation& generation = *impl_->generation;
-  while (!generation.done()) {
-    std::optional<Generation::News> news = generation.next();
-    if (generation.done()) {
-      impl_->session->finish(generation);
+  PendingAnswer& pending = *impl_->pending;
+  while (!pending.done()) {
+    std::optional<PendingAnswer::News> news = pending.next();
+    if (pending.done()) {
+      impl_->session->finish(pending);
       impl_->session->streaming = false;
     }
-    if (news && !news->text.empty()) return std::move(news->text);
+    if (news && !news->piece.text.empty()) return std::move(news->piece.text);
   }
   return std::nullopt;
 }
 
 void TextStream::stop() {
-  impl_->generation->cancel();
+  impl_->pending->cancel();
 }
 
 bool TextStream::done() const {
-  return impl_->generation->done();
+  return impl_->pending->done();
 }
 
 const Answer& TextStream::answer() const {
   if (!done()) fail(ErrorKind::kRequest, "the answer has not ended: read the stream to its end first");
-  return impl_->generation->answer();
+  return impl_->pending->answer();
 }
 
 }  // namespace mneme

@@ -44,10 +44,10 @@ std::string json_string(std::string_view text) {
   return json_text(OrderedJson(text));
 }
 
-OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const OutputToken> tokens) {
+OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> tokens) {
   OrderedJson content = OrderedJson::array();
-  for (const OutputToken& t : tokens) {
-    OrderedJson json = chat_token(tokenizer, t.id, t.logprob);
+  for (const TokenScore& t : tokens) {
+    OrderedJson json = chat_token(tokenizer, t.token, t.logprob);
     json["top_logprobs"] = OrderedJson::array();
     for (const TokenLogprob& top : t.top) json["top_logprobs"].push_back(chat_token(tokenizer, top.token, top.logprob));
     content.push_back(std::move(json));
@@ -98,12 +98,12 @@ OrderedJson reads_json(const PageReads& reads) {
 }
 
 OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method) {
-  const KvMethodStats stats = summary.method.value_or(KvMethodStats{});
+  const KvMethodStats& stats = summary.stats.method;
   OrderedJson json;
   json["method"] = method;
-  json["steps"] = std::max(summary.tokens - 1, 0);
-  json["prefill_seconds"] = summary.prefill_seconds;
-  json["decode_seconds"] = summary.decode_seconds;
+  json["steps"] = std::max(summary.stats.answer_tokens - 1, std::int64_t{0});
+  json["prefill_seconds"] = summary.stats.prefill_seconds;
+  json["decode_seconds"] = summary.stats.decode_seconds;
   json["selections"] = stats.selections.made;
   json["reused"] = stats.selections.reused;
   json["correction_checks"] = stats.selections.checks;

@@ -19,7 +19,7 @@ std::string json_text(const OrderedJson& json);
 std::string json_string(std::string_view text);
 
 // A chat's "logprobs".
-OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const OutputToken> tokens);
+OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> tokens);
 
 // A completion's "logprobs", to be filled token by token.
 struct CompletionLogprobs {

@@ -101,16 +101,15 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   const std::size_t at = prompt * request_.n() + event.choice;
   Choice& choice = choices_[at];
   if (event.progress && request_.include_progress) return stream_progress(prompt, *event.progress);
+  const bool tells = event.prompt || !event.piece.empty(), ends = event.piece.end.has_value();
   if (event.prompt) prompts_[prompt].summary = std::move(event.prompt);
-  if (event.end) choice.end = event.end;
-  if (event.reads) choice.reads = event.reads;
   if (request_.stream) {
-    stream_piece(at, event);
+    if (tells) stream_piece(at, event.piece);
+    if (ends) choice.answer.end = std::move(event.piece.end);
   } else {
-    choice.text += event.text;
-    std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
+    choice.answer.append(std::move(event.piece));
   }
-  if (event.end && --open_ == 0) finish();
+  if (ends && --open_ == 0) finish();
 }
 
 // ---- streaming
@@ -141,10 +140,8 @@ void CompletionReply::stream_progress(std::size_t prompt, const PromptProgress& 
       request_.include_usage ? ",\"usage\":null" : ""));
 }
 
-void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
+void CompletionReply::stream_piece(std::size_t at, const AnswerPiece& piece) {
   Choice& choice = choices_[at];
-  const bool begins = event.prompt.has_value() || !event.text.empty() || !event.tokens.empty() || event.end;
-  if (!begins) return;
   constexpr std::string_view kGoesOn = "\"finish_reason\":null";
   std::string out;
   if (!std::exchange(choice.begun, true)) {
@@ -159,22 +156,22 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
     }
   }
   std::string more(kGoesOn);
-  if (request_.return_token_ids && !event.tokens.empty()) {
+  if (request_.return_token_ids && !piece.tokens.empty()) {
     OrderedJson ids = OrderedJson::array();
-    for (const OutputToken& t : event.tokens) ids.push_back(t.id);
+    for (const TokenScore& t : piece.tokens) ids.push_back(t.token);
     more += ",\"token_ids\":" + json_text(ids);
   }
-  if (event.reads && !event.end) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
-  if (!event.text.empty() || event.reads ||
-      (!event.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
-    const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choice, event.tokens)) : "null";
-    const std::string text = json_string(event.text);
+  if (piece.reads && !piece.end) more += ",\"kv_reads\":" + json_text(reads_json(*piece.reads));
+  if (!piece.text.empty() || piece.reads ||
+      (!piece.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
+    const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choice, piece.tokens)) : "null";
+    const std::string text = json_string(piece.text);
     out += chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
   }
-  if (event.end) {
-    more = fmt::format("\"finish_reason\":\"{}\"", finish_name(event.end->reason));
-    if (event.reads) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
-    if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*event.end, setting_.method));
+  if (piece.end) {
+    more = fmt::format("\"finish_reason\":\"{}\"", finish_reason_name(piece.end->reason));
+    if (piece.reads) more += ",\"kv_reads\":" + json_text(reads_json(*piece.reads));
+    if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*piece.end, setting_.method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
   }
   if (!out.empty()) writer_->write(std::move(out));
@@ -196,11 +193,11 @@ std::string CompletionReply::echoed(std::size_t prompt) const {
   return setting_.text.tokenizer->decode(prompts_[prompt].tokens);
 }
 
-OrderedJson CompletionReply::logprobs_of(Choice& choice, std::span<const OutputToken> tokens) const {
+OrderedJson CompletionReply::logprobs_of(Choice& choice, std::span<const TokenScore> tokens) const {
   const Tokenizer& tokenizer = *setting_.text.tokenizer;
   if (request_.chat) return chat_logprobs(tokenizer, tokens);
   CompletionLogprobs out;
-  for (const OutputToken& t : tokens) out.add(tokenizer, t.id, t.logprob, t.top, choice.characters);
+  for (const TokenScore& t : tokens) out.add(tokenizer, t.token, t.logprob, t.top, choice.characters);
   return out.json();
 }
 
@@ -225,7 +222,7 @@ OrderedJson CompletionReply::usage() const {
     prompt += p.summary->tokens;
     cached += p.summary->cached_tokens;
   }
-  for (const Choice& c : choices_) answer += c.end ? c.end->tokens : 0;
+  for (const Choice& c : choices_) answer += c.answer.end ? c.answer.end->stats.answer_tokens : 0;
   OrderedJson json;
   json["prompt_tokens"] = prompt;
   json["completion_tokens"] = answer;
@@ -242,29 +239,29 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
   OrderedJson logprobs;
   if (request_.logprobs && request_.echo) {
     logprobs = echo_logprobs(prompt, choice);
-    const OrderedJson answer = logprobs_of(choice, choice.tokens);
+    const OrderedJson answer = logprobs_of(choice, choice.answer.tokens);
     for (const char* key : {"text_offset", "token_logprobs", "tokens", "top_logprobs"}) {
       if (answer[key].is_null()) continue;
       if (logprobs[key].is_null()) logprobs[key] = OrderedJson::array();
       for (const auto& v : answer[key]) logprobs[key].push_back(v);
     }
   } else if (request_.logprobs) {
-    logprobs = logprobs_of(choice, choice.tokens);
+    logprobs = logprobs_of(choice, choice.answer.tokens);
   }
   if (request_.chat) {
-    json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    json["message"] = {{"role", "assistant"}, {"content", choice.answer.text}, {"refusal", nullptr}};
   } else {
-    json["text"] = request_.echo ? echoed(prompt) + choice.text : choice.text;
+    json["text"] = request_.echo ? echoed(prompt) + choice.answer.text : choice.answer.text;
   }
   json["logprobs"] = std::move(logprobs);
-  json["finish_reason"] = finish_name(choice.end->reason);
+  json["finish_reason"] = finish_reason_name(choice.answer.end->reason);
   if (request_.return_token_ids) {
     json["prompt_token_ids"] = prompts_[prompt].tokens;
     json["token_ids"] = OrderedJson::array();
-    for (const OutputToken& t : choice.tokens) json["token_ids"].push_back(t.id);
+    for (const TokenScore& t : choice.answer.tokens) json["token_ids"].push_back(t.token);
   }
-  if (choice.reads) json["kv_reads"] = reads_json(*choice.reads);
-  if (request_.kv_retrieval) json["kv_retrieval"] = retrieval_json(*choice.end, setting_.method);
+  if (choice.answer.reads) json["kv_reads"] = reads_json(*choice.answer.reads);
+  if (request_.kv_retrieval) json["kv_retrieval"] = retrieval_json(*choice.answer.end, setting_.method);
   return json;
 }
 

@@ -37,12 +37,9 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  private:
   class Sink;
   struct Choice {
-    std::string text;
-    std::vector<OutputToken> tokens;
+    AnswerPiece answer;          // so far; of a stream its end alone
     std::size_t characters = 0;  // of text so far, echo included; where the next token's text begins
-    std::optional<PageReads> reads;
-    std::optional<AnswerSummary> end;
-    bool begun = false;  // its role was streamed
+    bool begun = false;          // its role was streamed
   };
   struct Prompt {
     std::vector<TokenId> tokens;  // kept where the answer repeats them
@@ -56,14 +53,14 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void cancel_all();
   void begin_stream();
   void stream_progress(std::size_t prompt, const PromptProgress& progress);
-  void stream_piece(std::size_t choice, GenerationEvent& event);
+  void stream_piece(std::size_t choice, const AnswerPiece& piece);
   void finish();
   void close();
 
   std::pair<std::string, std::string> queue_header() const;
   OrderedJson head() const;
   std::string chunk(std::size_t choice, std::string_view delta, std::string_view logprobs, std::string_view more) const;
-  OrderedJson logprobs_of(Choice& choice, std::span<const OutputToken> tokens) const;
+  OrderedJson logprobs_of(Choice& choice, std::span<const TokenScore> tokens) const;
   OrderedJson echo_logprobs(std::size_t prompt, Choice& choice) const;
   OrderedJson usage() const;
   OrderedJson choice_json(std::size_t choice);

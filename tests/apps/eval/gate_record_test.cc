@@ -92,7 +92,7 @@ TEST(GateRecord, AgreesWithTheMethodsOwnCounts) {
     }
     EXPECT_GT(corrections, 0);
     EXPECT_LT(corrections, stats.gate_checks[0] + stats.gate_checks[1]);
-    tiny.engine->release(id);
+    tiny.engine->cancel(id);
   }
 }
 

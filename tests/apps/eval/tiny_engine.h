@@ -35,7 +35,7 @@ struct TinyEngine {
     input.decode_prompt_tail = n;
     input.keep_sequence = true;
     input.method = std::move(plan);
-    const RequestId id = engine->submit(std::move(input));
+    const RequestId id = engine->start({}, std::move(input));
     while (!engine->idle()) engine->step();
     return id;
   }

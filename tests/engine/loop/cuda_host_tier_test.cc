@@ -58,14 +58,14 @@ class Answers {
         .tokens;
   }
   RequestId submit(std::vector<std::int32_t> prompt, std::int32_t max_tokens) {
-    return engine().submit(input(std::move(prompt), max_tokens));
+    return engine().start({}, input(std::move(prompt), max_tokens));
   }
   void go_on(RequestId id, std::int32_t max_tokens) {
     std::vector<std::int32_t> turn = model_.text->chat.end_of_answer();
     const auto asked =
         model_.text->prompt_of({.question = "What is the secret number of copper-lantern?"}, {}, false).tokens;
     turn.insert(turn.end(), asked.begin(), asked.end());
-    engine().keep_going(id, input(std::move(turn), max_tokens));
+    engine().start(Origin::next_turn(id), input(std::move(turn), max_tokens));
   }
   void finish() {
     while (!engine().idle()) {
@@ -132,7 +132,7 @@ TEST_P(CudaHostTierOn, PreemptedAnswersGoOnWithWhatTheyHad) {
   std::vector<RequestId> taught;
   for (std::int64_t i = 0; i < AnswerForecast::kEnough; ++i) taught.push_back(a.submit({5, 6, 7}, 4));
   a.finish();
-  for (const RequestId id : taught) a.engine().release(id);
+  for (const RequestId id : taught) a.engine().cancel(id);
   std::vector<RequestId> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(a.submit(a.prompt(i), 300));
   a.finish();
@@ -176,7 +176,7 @@ TEST_P(CudaHostTierOn, DocumentsComeBack) {
     a.finish();
     EXPECT_EQ(a.engine().stats(id).shared_tokens, shared);
     EXPECT_EQ(a.take_text(id).substr(0, 5), "48213");
-    a.engine().release(id);
+    a.engine().cancel(id);
   }
   EXPECT_GE(a.keeper().host()->store().stats().loaded, 2 * (document_pages - 1));
 }

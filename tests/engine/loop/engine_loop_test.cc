@@ -20,10 +20,10 @@ class Waiter final : public GenerationSink {
  public:
   void on_event(GenerationEvent event) override {
     const std::lock_guard lock(mutex_);
-    for (const OutputToken& token : event.tokens) tokens_.push_back(token.id);
-    text_ += event.text;
-    if (event.end) reason_ = event.end->reason;
-    ended_ = ended_ || event.end || event.failure;
+    for (const TokenScore& token : event.piece.tokens) tokens_.push_back(token.token);
+    text_ += event.piece.text;
+    if (event.piece.end) reason_ = event.piece.end->reason;
+    ended_ = ended_ || event.piece.end || event.failure;
     changed_.notify_all();
   }
   std::vector<TokenId> tokens() {
@@ -33,14 +33,14 @@ class Waiter final : public GenerationSink {
   }
   // Of an answer that has ended.
   std::string text() const { return text_; }
-  std::optional<FinishReason> reason() const { return reason_; }
+  std::optional<StopReason> reason() const { return reason_; }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TokenId> tokens_;
   std::string text_;
-  std::optional<FinishReason> reason_;
+  std::optional<StopReason> reason_;
   bool ended_ = false;
 };
 
@@ -127,13 +127,13 @@ TEST(EngineLoop, AStopStringThatTheEndDecidesIsTheReason) {
     return std::pair(waiter->text(), waiter->reason().value());
   };
   const auto [text, reason] = ended({});
-  EXPECT_EQ(reason, FinishReason::kLength);
+  EXPECT_EQ(reason, StopReason::kLength);
   // The shortest end of the answer that is nowhere else in it.
   std::size_t n = 1;
   while (text.find(text.substr(text.size() - n)) + n != text.size()) ++n;
   ASSERT_LT(n, text.size());
   const std::string last = text.substr(text.size() - n), longer = text.substr(text.size() - n - 1) + "~~";
-  EXPECT_EQ(ended({longer, last}), std::pair(text.substr(0, text.size() - n), FinishReason::kStop));
+  EXPECT_EQ(ended({longer, last}), std::pair(text.substr(0, text.size() - n), StopReason::kStopString));
 }
 
 // Counts tokens of prompts that others had computed; tells when the first step is over, on the engine's thread.

@@ -234,12 +234,12 @@ TEST(PrefixWaits, ForksOfALeaderTakeNothingAway) {
   for (int i = 0; i < 3; ++i) s.step();
   RequestInput more = request(random_prompt(5, 9), 4);
   more.end_tokens = {};
-  const RequestId fork = s.engine().fork(ids[0], more);
+  const RequestId fork = s.engine().start(Origin::fork(ids[0]), more);
   s.cancel(ids[0]);
   s.finish();
   s.expect_own_answers({ids[1], ids[2]}, {inputs[1], inputs[2]});
   EXPECT_EQ(s.engine().stats(fork).shared_tokens, 96);
-  s.engine().release(fork);
+  s.engine().cancel(fork);
 }
 
 }  // namespace

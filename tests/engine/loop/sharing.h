@@ -56,7 +56,7 @@ class Sharing {
     r.method = input.method;
     r.group = input.group;
     r.group_limit = input.group_limit;
-    const RequestId id = model_.engine->submit(std::move(r));
+    const RequestId id = model_.engine->start({}, std::move(r));
     waits_->add(id, input);
     inputs_.emplace(id, &input);
     return id;
@@ -101,7 +101,7 @@ class Sharing {
   // All kept sequences. The keeper is of no use afterwards.
   void give_all_up() {
     work_to_the_end();
-    for (std::int64_t id = 0; id < 10000; ++id) engine().release(RequestId(id));
+    for (std::int64_t id = 0; id < 10000; ++id) engine().cancel(RequestId(id));
   }
   // Steps to the end of all of them.
   void finish() {

@@ -68,7 +68,7 @@ class SessionRanksTest : public ::testing::Test, protected SessionFiles {
   void save(int size, const char* method) {
     ASSERT_THAT(with_ranks(size, method,
                            [&](RunningModel& model) {
-                             const RequestId id = model.engine->submit(turn(kPrompt, 5, model));
+                             const RequestId id = model.engine->start({}, turn(kPrompt, 5, model));
                              answer(*model.engine);
                              save_sequence(model, id, {.identity = {}, .answered = true, .tokens = {}}, path_);
                              save_sequence(model, id, {.identity = {}, .answered = true, .tokens = {}}, path_);
@@ -81,7 +81,7 @@ class SessionRanksTest : public ::testing::Test, protected SessionFiles {
                            [&](RunningModel& model) {
                              const RestoredSequence restored = restore_sequence(model, path_);
                              EXPECT_TRUE(restored.content.answered);
-                             model.engine->keep_going(restored.id, turn(20, 6, model));
+                             model.engine->start(Origin::next_turn(restored.id), turn(20, 6, model));
                              out = answer(*model.engine);
                            }),
                 Each(""));
@@ -117,7 +117,7 @@ TEST_F(SessionRanksTest, PartsThatDoNotBelongTogetherAreRefusedByAllRanks) {
                            [&](RunningModel& model) {
                              EXPECT_THAT(error_message(ErrorKind::kFormat, [&] { restore_sequence(model, path_); }),
                                          HasSubstr("not the part"));
-                             model.engine->submit(turn(10, 7, model));  // the ranks go on
+                             model.engine->start({}, turn(10, 7, model));  // the ranks go on
                              EXPECT_THAT(answer(*model.engine), SizeIs(kAnswer));
                            }),
                 Each(""));

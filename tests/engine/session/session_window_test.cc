@@ -56,25 +56,25 @@ TEST_F(SessionWindowTest, AnswersForksAndSessionsAreThoseOfAllPages) {
       RunningModel here = model(method, whole), there = model(method, whole);
       Engine& engine = *here.engine;
       std::vector<Tokens> answers;
-      const RequestId id = engine.submit(turn(300, 5, here));
+      const RequestId id = engine.start({}, turn(300, 5, here));
       answers.push_back(answer(engine));
       EXPECT_EQ(engine.cache(id).released_pages() > 0, !whole);
       // 307 tokens are 10 pages of each layer; behind 20 + 64 tokens lie 7.
       if (*method == '\0') {
         EXPECT_EQ(engine.cache(id).n_blocks(), whole ? 40 : 40 - 2 * 7);
       }
-      engine.fork_prefix(id, 130, turn(20, 6, here));
+      engine.start(Origin::prefix(id, 130), turn(20, 6, here));
       answers.push_back(answer(engine));
-      engine.fork(id, turn(7, 7, here));
+      engine.start(Origin::fork(id), turn(7, 7, here));
       answers.push_back(answer(engine));
       const std::filesystem::path path = folder_ / (whole ? "whole" : "window");
       save_sequence(here, id, {.identity = {}, .answered = true, .tokens = {}}, path);
       const RestoredSequence restored = restore_sequence(there, path);
       there.engine->check_invariants();
       EXPECT_EQ(there.engine->cache(restored.id).n_blocks(), engine.cache(id).n_blocks());
-      there.engine->keep_going(restored.id, turn(20, 8, there));
+      there.engine->start(Origin::next_turn(restored.id), turn(20, 8, there));
       answers.push_back(answer(*there.engine));
-      engine.keep_going(id, turn(20, 8, here));
+      engine.start(Origin::next_turn(id), turn(20, 8, here));
       EXPECT_EQ(answer(engine), answers.back());
       for (const Tokens& a : answers) EXPECT_THAT(a, SizeIs(kAnswerTokens));
       if (whole) expected = answers;
@@ -86,7 +86,7 @@ TEST_F(SessionWindowTest, AnswersForksAndSessionsAreThoseOfAllPages) {
     for (const bool whole : {true, false}) {
       RunningModel other = model(method, !whole);
       const RestoredSequence restored = restore_sequence(other, folder_ / (whole ? "whole" : "window"));
-      other.engine->keep_going(restored.id, turn(20, 8, other));
+      other.engine->start(Origin::next_turn(restored.id), turn(20, 8, other));
       EXPECT_EQ(answer(*other.engine), expected.back());
     }
   }

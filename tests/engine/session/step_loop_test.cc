@@ -45,7 +45,7 @@ TEST(StepLoop, AnswersAskedForAtOnceAreOneBatch) {
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
       Collector mine;
-      loop.exclusive([&](Engine& e) { loop.listen(e.submit(endless(t, kTokens)), &mine); });
+      loop.exclusive([&](Engine& e) { loop.listen(e.start({}, endless(t, kTokens)), &mine); });
       submitted.arrive_and_wait();
       while (!mine.ended) loop.advance(mine);
       answers[t] = mine.tokens;
@@ -67,7 +67,7 @@ TEST(StepLoop, TheEngineIsFreeBetweenSteps) {
   TestEngine engine;
   StepLoop loop(*engine);
   Collector first;
-  loop.exclusive([&](Engine& e) { loop.listen(e.submit(endless(1, 3000)), &first); });
+  loop.exclusive([&](Engine& e) { loop.listen(e.start({}, endless(1, 3000)), &first); });
   std::thread stepper([&] {
     while (!first.ended) loop.advance(first);
   });
@@ -83,8 +83,8 @@ TEST(StepLoop, AStepThatFailsIsTriedAgainByTheOthers) {
   StepLoop loop(*engine);
   Collector a, b;
   loop.exclusive([&](Engine& e) {
-    loop.listen(e.submit(endless(1, 10)), &a);
-    loop.listen(e.submit(endless(2, 10)), &b);
+    loop.listen(e.start({}, endless(1, 10)), &a);
+    loop.listen(e.start({}, endless(2, 10)), &b);
   });
   engine.log->fail_in = 3;
   EXPECT_THROW(
@@ -104,8 +104,8 @@ TEST(StepLoop, WhatAListenerThrowsReachesItsOwnerAlone) {
   Collector a, b;
   a.fail_at = 2;
   loop.exclusive([&](Engine& e) {
-    loop.listen(e.submit(endless(1, 10)), &a);
-    loop.listen(e.submit(endless(2, 10)), &b);
+    loop.listen(e.start({}, endless(1, 10)), &a);
+    loop.listen(e.start({}, endless(2, 10)), &b);
   });
   while (!b.ended) loop.advance(b);
   EXPECT_EQ(b.tokens.size(), 10u);
@@ -128,8 +128,8 @@ TEST(StepLoop, NothingIsPublishedBeforeTheStepIsDoneWithAllListeners) {
   Watcher a, b;
   a.watched = b.watched = {&a, &b};
   loop.exclusive([&](Engine& e) {
-    loop.listen(e.submit(endless(1, 10)), &a);
-    loop.listen(e.submit(endless(2, 10)), &b);
+    loop.listen(e.start({}, endless(1, 10)), &a);
+    loop.listen(e.start({}, endless(2, 10)), &b);
   });
   while (!a.published || !b.published) loop.advance(a);
   EXPECT_FALSE(a.early || b.early);
@@ -138,7 +138,7 @@ TEST(StepLoop, NothingIsPublishedBeforeTheStepIsDoneWithAllListeners) {
 TEST(StepLoop, WhatATaskThrowsLeavesTheEngineFree) {
   TestEngine engine;
   StepLoop loop(*engine);
-  EXPECT_THROW(loop.exclusive([](Engine& e) { e.fork(RequestId(99), {}); }), Error);
+  EXPECT_THROW(loop.exclusive([](Engine& e) { e.start(Origin::fork(RequestId(99)), {}); }), Error);
   bool ran = false;
   loop.exclusive([&](Engine&) { ran = true; });
   EXPECT_TRUE(ran);

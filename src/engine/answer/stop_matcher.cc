@@ -1,4 +1,4 @@
-#include "src/engine/session/stop_matcher.h"
+#include "src/engine/answer/stop_matcher.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/loop/generation.h"
-#include "src/engine/session/stop_matcher.h"
+#include "src/engine/answer/answer_piece.h"
+#include "src/engine/answer/stop_matcher.h"
+#include "src/engine/engine.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -17,20 +18,23 @@ class AnswerStream {
   // keep_stop: a stop string that ends the answer is part of it.
   AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop = false);
 
-  struct Piece {
-    std::string text;
-    std::vector<OutputToken> tokens;
-  };
-  Piece push(OutputToken token);
+  // What a step's event adds; with the last piece, why the answer ended and what it took. A stop string that is complete
+  // ends the request too, so that its sequence ends with the token that completed the string.
+  //
+  // Requires  `event` is of the answer's request, and no piece before had an end.
+  AnswerPiece take(Engine& engine, const RequestEvent& event);
+
+  // The same of a token alone.
+  AnswerPiece push(TokenScore token);
   // What is left. Tokens whose text is a stop string's or comes after it are not told.
-  Piece finish();
+  AnswerPiece finish();
   bool stopped() const { return matcher_.matched(); }
 
  private:
-  Piece give_out(std::string text, bool last);
+  AnswerPiece give_out(std::string text, bool last);
 
   struct Held {
-    OutputToken token;
+    TokenScore token;
     std::size_t begin;  // bytes of text before its own
   };
   StreamDecoder decoder_;

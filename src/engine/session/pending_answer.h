@@ -1,4 +1,4 @@
-// One turn that is being computed: its request's events become pieces of text, and at the end the whole answer.
+// The answer to a turn while it is computed: what its request's events add, and at the end all of it.
 #pragma once
 
 #include <deque>
@@ -8,35 +8,33 @@
 #include <string>
 #include <vector>
 
+#include "src/engine/answer/answer_stream.h"
 #include "src/engine/session/language_model_impl.h"
 #include "src/engine/session/step_loop.h"
-#include "src/engine/session/stop_matcher.h"
 
 namespace mneme {
 
 // Threads  one owner; the loop's threads call on_event(). cancel() may be called by any.
-class Generation final : public StepLoop::Listener {
+class PendingAnswer final : public StepLoop::Listener {
  public:
   struct Rules {
     std::vector<std::string> stop;
-    bool scores = false;               // fill Answer::scores
-    std::shared_ptr<const Plan> plan;  // of the request; null: full attention
+    bool scores = false;  // fill Answer::scores
   };
   // Of one step.
   struct News {
-    std::string text;  // whole characters; may be empty
+    AnswerPiece piece;
     struct Progress {
       std::int32_t done, total;  // tokens of the prompt
     };
     std::optional<Progress> progress;  // until the answer begins
-    bool last = false;
   };
 
-  Generation(std::shared_ptr<SharedModel> model, Rules rules);
+  PendingAnswer(std::shared_ptr<SharedModel> model, Rules rules);
   // Stops what still runs. The sequence stays.
-  ~Generation() override;
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
+  ~PendingAnswer() override;
+  PendingAnswer(const PendingAnswer&) = delete;
+  PendingAnswer& operator=(const PendingAnswer&) = delete;
 
   // Within the loop's exclusive(): events of `id`, which was just submitted, come here.
   void begin(RequestId id);
@@ -59,17 +57,16 @@ class Generation final : public StepLoop::Listener {
   void publish() override;
 
  private:
-  void end(Engine& engine, FinishReason reason);
-  void look_at_draws(const Engine& engine);
+  // The engine is done with it.
+  void end(const Engine& engine);
 
   std::shared_ptr<SharedModel> model_;
-  Rules rules_;
+  bool scores_;
   RequestId id_;
-  StreamDecoder decoder_;
-  StopMatcher matcher_;
+  AnswerStream stream_;
   Answer answer_;
   std::optional<RandomPosition> random_;
-  bool ended_ = false;          // the engine is done with it
+  bool ended_ = false;
   std::vector<News> arrived_;   // of the step that runs
   std::deque<News> published_;  // guarded by the loop's lock
   std::mutex mutex_;            // guards `cancelled_`

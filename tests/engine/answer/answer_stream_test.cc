@@ -1,4 +1,4 @@
-#include "src/engine/loop/answer_stream.h"
+#include "src/engine/answer/answer_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -16,13 +16,13 @@ struct Told {
 Told stream(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, std::vector<std::string> stop) {
   AnswerStream answer(tokenizer, std::move(stop));
   Told told;
-  const auto take = [&](AnswerStream::Piece piece) {
+  const auto take = [&](const AnswerPiece& piece) {
     told.text += piece.text;
-    for (const OutputToken& t : piece.tokens) told.ids.push_back(t.id);
+    for (const TokenScore& t : piece.tokens) told.ids.push_back(t.token);
   };
   for (const TokenId id : ids) {
     if (answer.stopped()) break;
-    take(answer.push({.id = id, .logprob = 0, .top = {}}));
+    take(answer.push({.token = id, .logprob = 0, .top = {}}));
   }
   take(answer.finish());
   return told;

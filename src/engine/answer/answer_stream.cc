@@ -1,0 +1,78 @@
+#include "src/engine/answer/answer_stream.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "src/engine/kv_method.h"
+
+namespace mneme {
+
+void AnswerPiece::append(AnswerPiece next) {
+  text += next.text;
+  std::move(next.tokens.begin(), next.tokens.end(), std::back_inserter(tokens));
+  if (next.reads) reads = std::move(next.reads);
+  if (next.end) end = std::move(next.end);
+}
+
+namespace {
+
+// Of a request that has ended.
+AnswerStats stats_of(const Engine& engine, RequestId id, StopReason reason) {
+  const RequestStats stats = engine.stats(id);
+  AnswerStats out{.prompt_tokens = stats.prompt_tokens,
+                  .shared_tokens = stats.shared_tokens,
+                  .answer_tokens = stats.answer_tokens,
+                  .prefill_seconds = stats.prefill_seconds,
+                  .decode_seconds = stats.decode_seconds,
+                  .decode_steps = std::max(stats.answer_tokens - (reason == StopReason::kEnd ? 0 : 1), 0),
+                  .kv_bytes = static_cast<std::int64_t>(engine.kv_bytes(id)),
+                  .method = {}};
+  if (const MethodState* method = engine.method(id))
+    out.method = kv_method_stats(method->stats(), method->plan(), engine.method_bytes(id), engine.pool());
+  else
+    out.method = full_attention_stats(engine.method_shape(), out.prompt_tokens + out.shared_tokens, out.decode_steps);
+  return out;
+}
+
+}  // namespace
+
+AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop)
+    : decoder_(tokenizer), matcher_(std::move(stop), keep_stop) {}
+
+AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
+  AnswerPiece piece;
+  if (event.token) piece = push({.token = event.token->token, .logprob = event.token->logprob, .top = event.top});
+  if (!stopped() && !event.finished) return piece;
+  if (!event.finished) engine.stop(event.id);
+  piece.append(finish());
+  const StopReason reason = stopped() ? StopReason::kStopString : *event.finished;
+  piece.end = AnswerSummary{.reason = reason, .stats = stats_of(engine, event.id, reason)};
+  return piece;
+}
+
+AnswerPiece AnswerStream::push(TokenScore token) {
+  const TokenId id = token.token;
+  held_.push_back({std::move(token), decoded_});
+  const std::string text = decoder_.push(id);
+  decoded_ += text.size();
+  return give_out(matcher_.push(text), false);
+}
+
+AnswerPiece AnswerStream::finish() {
+  std::string text = matcher_.push(decoder_.finish());
+  text += matcher_.finish();
+  return give_out(std::move(text), !matcher_.matched());
+}
+
+AnswerPiece AnswerStream::give_out(std::string text, bool last) {
+  AnswerPiece piece{.text = std::move(text), .tokens = {}, .reads = {}, .end = {}};
+  given_ += piece.text.size();
+  while (!held_.empty() && (last || held_.front().begin < given_)) {
+    piece.tokens.push_back(std::move(held_.front().token));
+    held_.pop_front();
+  }
+  return piece;
+}
+
+}  // namespace mneme
