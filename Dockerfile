@@ -13,8 +13,8 @@ COPY include include
 COPY src src
 COPY apps apps
 RUN cmake --preset release -DMNEME_TESTS=OFF -DMNEME_CUDA=OFF \
-    && cmake --build --preset release --target mneme_program mneme_serve mneme_eval mneme_bench \
-    && strip build/mneme build/mneme-serve build/mneme-eval build/mneme-bench \
+    && cmake --build --preset release --target mneme_program mneme_doctor mneme_serve mneme_eval mneme_bench \
+    && strip build/mneme build/mneme-doctor build/mneme-serve build/mneme-eval build/mneme-bench \
     && ldd build/mneme build/mneme-serve | awk '/=> \//{print $3}' | xargs -n1 readlink -f | xargs dpkg -S 2>/dev/null \
     | cut -d: -f1 | sort -u > build/runtime-packages
 
@@ -25,7 +25,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 mneme
 COPY --from=build /src/build/mneme /usr/local/bin/mneme
-COPY --from=build /src/build/mneme-serve /src/build/mneme-eval /src/build/mneme-bench /usr/local/libexec/mneme/
+COPY --from=build /src/build/mneme-doctor /src/build/mneme-serve /src/build/mneme-eval /src/build/mneme-bench /usr/local/libexec/mneme/
 USER 10001
 WORKDIR /home/mneme
 EXPOSE 8000

@@ -1,4 +1,4 @@
-# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: build_commit() of apps/bench/machine.h, which says what revision SOURCE is.
+# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: build_commit() of apps/mneme/commit.h, which says what revision SOURCE is.
 cmake_minimum_required(VERSION 3.24)
 find_package(Git QUIET)
 # Where the sources come without their history (an archive), the environment may name the revision.
@@ -13,7 +13,7 @@ elseif(GIT_FOUND)
   endif()
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
-#include "apps/bench/machine.h"
+#include "apps/mneme/commit.h"
 
 std::string mneme::build_commit() {
   return "@commit@";

@@ -20,7 +20,7 @@ set_target_properties(mneme_shared PROPERTIES
 install(TARGETS mneme_shared EXPORT mnemeTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT mneme)
 install(TARGETS mneme_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT mneme)
 # mneme finds them there; OPTIONAL, as ./quickstart does not build them.
-install(TARGETS mneme_serve mneme_eval mneme_bench RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/mneme COMPONENT mneme OPTIONAL)
+install(TARGETS mneme_doctor mneme_serve mneme_eval mneme_bench RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/mneme COMPONENT mneme OPTIONAL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mneme DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT mneme)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/mneme)

@@ -52,8 +52,10 @@ set(MNEME_ROOMS
   apps/eval/suites          # published benchmarks: readers of their files, prompts, truncation
   apps/eval                 # the runner, runs that resume and merge, reports, figures
   apps/mneme                # the program
+  apps/mneme/measured       # the model and the machine that doctor, plan, bench and eval measure or compute for
+  apps/mneme/doctor         # mneme doctor and mneme plan
   apps/mneme/serve          # mneme serve
   apps/mneme/eval           # mneme eval
   apps/mneme/bench          # mneme bench
-  apps/mneme/main           # entries of mneme, mneme-serve, mneme-eval and mneme-bench
+  apps/mneme/main           # entries of mneme, mneme-doctor, mneme-serve, mneme-eval and mneme-bench
 )

@@ -100,8 +100,11 @@ function(mneme_sources out folder)
   set(${out} ${found} PARENT_SCOPE)
 endfunction()
 
-# The standard library, fmt and JSON take longer to parse than most sources do: precompiled once for the rooms of src/ and,
-# at its own optimisation level, for those of apps/. A library, so that its code generation options are those of rooms.
+# The standard library, fmt and the intrinsics take longer to parse than most sources do: precompiled once, and under
+# sanitizers once more at -O0: the header of -O3 serves -O1, which compiles to the same code with it as without (GCC
+# 12). JSON stays out: functions of its header instantiate templates at the end of every source that has it, 0.4 s each,
+# as long as parsing it takes. With it and without the intrinsics, 48 Highway sources took 0.8 s longer each.
+# A library, so that its code generation options are those of rooms.
 set(MNEME_STANDARD_HEADERS <algorithm> <atomic> <bit> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <deque>
   <filesystem> <fstream> <functional> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <string>
   <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
@@ -113,13 +116,19 @@ function(mneme_source_headers target headers)
   if(NOT TARGET ${headers})
     file(WRITE ${PROJECT_BINARY_DIR}/generated/${headers}.cc "")
     add_library(${headers} STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/generated/${headers}.cc)
-    target_link_libraries(${headers} PRIVATE mneme_warnings fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
-    if(headers MATCHES "lowered$")
+    target_link_libraries(${headers} PRIVATE mneme_warnings fmt::fmt Threads::Threads)
+    if(headers MATCHES "unoptimised$")
       mneme_lower_optimisation(${headers} apps)
     endif()
-    target_precompile_headers(${headers} PRIVATE <fmt/format.h> <nlohmann/json.hpp> ${MNEME_STANDARD_HEADERS})
+    set(intrinsics)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+      set(intrinsics <immintrin.h>)
+    endif()
+    target_precompile_headers(${headers} PRIVATE <fmt/format.h> ${MNEME_STANDARD_HEADERS} ${intrinsics})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${headers})
+  # GCC 12 warns of undefined registers inside the intrinsics, which it knows to be a system header's otherwise.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized>)
 endfunction()
 
 # mneme_room(NAME [LOWERED | COLD] [ALONE] [SOURCES file ...] [EXCLUDE folder ...] [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
@@ -161,12 +170,15 @@ function(mneme_room name)
     if(NOT R_ALONE)
       mneme_unity(${target})
     endif()
-    # A room without fmt has other definitions than the precompiled headers.
+    set(headers mneme_source_headers)
     if(R_LOWERED OR (R_COLD AND NOT MNEME_SANITIZE) OR (MNEME_SANITIZE AND name MATCHES "${MNEME_UNOPTIMISED_ROOMS}"))
       mneme_lower_optimisation(${target} apps)
-      mneme_source_headers(${target} mneme_source_headers_lowered)
-    elseif(R_USES OR R_PUBLIC)
-      mneme_source_headers(${target} mneme_source_headers)
+      if(MNEME_SANITIZE)
+        set(headers mneme_source_headers_unoptimised)
+      endif()
+    endif()
+    if(R_USES OR R_PUBLIC)  # a room without fmt has other definitions than the precompiled headers
+      mneme_source_headers(${target} ${headers})
     endif()
   endif()
   if(name MATCHES "^(ops|selection)/")

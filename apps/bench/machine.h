@@ -27,7 +27,4 @@ Machine read_machine();
 // A size as sysfs writes it: "32768K", "1M", "512". 0: not one.
 std::int64_t parse_size(const std::string& text);
 
-// The revision that the program was built from, as git describes it; "unknown" outside of a checkout.
-std::string build_commit();
-
 }  // namespace mneme

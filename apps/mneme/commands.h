@@ -10,7 +10,5 @@ void add_methods(CLI::App& app, int& code);
 void add_inspect(CLI::App& app, int& code);
 void add_tokenize(CLI::App& app, int& code);
 void add_convert(CLI::App& app, int& code);
-void add_plan(CLI::App& app, int& code);
-void add_doctor(CLI::App& app, int& code);
 
 }  // namespace mneme::cli

@@ -130,6 +130,8 @@ void run_companions(int argc, char** argv, const mneme::cli::LinkedCommands& lin
   if (linked.serve == nullptr) mneme::cli::run_companion(mneme::cli::kServeCompanion, argc, argv);
   if (linked.eval == nullptr) mneme::cli::run_companion(mneme::cli::kEvalCompanion, argc, argv);
   if (linked.bench == nullptr) mneme::cli::run_companion(mneme::cli::kBenchCompanion, argc, argv);
+  if (linked.plan == nullptr) mneme::cli::run_companion(mneme::cli::kPlanCompanion, argc, argv);
+  if (linked.doctor == nullptr) mneme::cli::run_companion(mneme::cli::kDoctorCompanion, argc, argv);
 }
 
 }  // namespace
@@ -149,8 +151,8 @@ int mneme::cli::run_program(int argc, char** argv, const LinkedCommands& linked)
   mneme::cli::add_tokenize(app, code);
   mneme::cli::add_convert(app, code);
   add_either(app, code, linked.bench, kBenchCompanion);
-  mneme::cli::add_plan(app, code);
-  mneme::cli::add_doctor(app, code);
+  add_either(app, code, linked.plan, kPlanCompanion);
+  add_either(app, code, linked.doctor, kDoctorCompanion);
   mneme::cli::name_environment(app);
   try {
     if (argc == 1) throw CLI::CallForHelp();

@@ -12,6 +12,8 @@ struct LinkedCommands {
   void (*serve)(CLI::App& app, int& code) = nullptr;
   void (*eval)(CLI::App& app, int& code) = nullptr;
   void (*bench)(CLI::App& app, int& code) = nullptr;
+  void (*doctor)(CLI::App& app, int& code) = nullptr;
+  void (*plan)(CLI::App& app, int& code) = nullptr;
 };
 
 // Exit codes  0 fine; 1 something unexpected; 2 bad input (options, files, requests); 130 interrupted.

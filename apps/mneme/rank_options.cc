@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apps/bench/machine.h"
+#include "apps/mneme/commit.h"
 #include "apps/mneme/options.h"
 #include "mneme/mneme.h"
 #include "src/base/error.h"

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "apps/mneme/bench/bench_commands.h"
+#include "apps/mneme/doctor/doctor_commands.h"
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/program.h"
 #include "apps/mneme/serve/serve_command.h"
@@ -45,7 +46,11 @@ int run_program(const std::vector<std::string>& arguments) {
   argv.push_back(nullptr);
   const nb::gil_scoped_release release;
   return cli::run_program(static_cast<int>(words.size()), argv.data(),
-                          {.serve = &cli::add_serve, .eval = &cli::add_eval, .bench = &cli::add_bench});
+                          {.serve = &cli::add_serve,
+                           .eval = &cli::add_eval,
+                           .bench = &cli::add_bench,
+                           .doctor = &cli::add_doctor,
+                           .plan = &cli::add_plan});
 }
 
 }  // namespace

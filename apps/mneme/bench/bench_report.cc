@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/eval/figures/chart.h"
+#include "apps/mneme/commit.h"
 #include "apps/mneme/run/run_report.h"
 #include "mneme/mneme.h"
 #include "src/base/ratio.h"

@@ -17,6 +17,7 @@
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_commands.h"
 #include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commit.h"
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"

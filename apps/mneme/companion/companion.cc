@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "apps/bench/machine.h"
+#include "apps/mneme/commit.h"
 #include "mneme/mneme.h"
 #include "src/base/error.h"
 
@@ -24,7 +24,7 @@ std::string own_revision() {
 }
 
 std::string program_of(const Companion& companion) {
-  return fmt::format("mneme-{}", companion.command);
+  return fmt::format("mneme-{}", companion.program);
 }
 
 [[noreturn]] void fail_missing(const Companion& companion, const fs::path& program) {
@@ -32,9 +32,9 @@ std::string program_of(const Companion& companion) {
   const fs::path folder = program.parent_path();
   const std::string cure =
       fs::exists(folder / "CMakeCache.txt")
-          ? fmt::format("build it: cmake --build {} --target mneme_{}", folder.string(), companion.command)
+          ? fmt::format("build it: cmake --build {} --target mneme_{}", folder.string(), companion.program)
           : std::string("install it: cmake --install BUILD_FOLDER");
-  fail(ErrorKind::kOption, "{}: it is a program of its own, {}, which is neither {} nor {}; {}", companion.command,
+  fail(ErrorKind::kOption, "{}: it is in a program of its own, {}, which is neither {} nor {}; {}", companion.command,
        program_of(companion), places.front().string(), places.back().string(), cure);
 }
 
@@ -56,7 +56,7 @@ void run_companion(const Companion& companion, int argc, char** argv) {
     if (::access(place.c_str(), X_OK) != 0) continue;
     std::string name = place.string();
     std::vector<char*> arguments = {name.data()};
-    arguments.insert(arguments.end(), argv + 2, argv + argc);
+    arguments.insert(arguments.end(), argv + (companion.command == companion.program ? 2 : 1), argv + argc);
     arguments.push_back(nullptr);
     ::setenv(kRevision, own_revision().c_str(), 1);
     ::execv(name.c_str(), arguments.data());

@@ -10,12 +10,17 @@
 namespace mneme::cli {
 
 struct Companion {
-  std::string_view command;  // its program is mneme-COMMAND
+  std::string_view command;
   std::string_view summary;
+  std::string_view program;  // mneme-PROGRAM, for a command of another name with that as its first argument
 };
-inline constexpr Companion kServeCompanion = {"serve", "Serve OpenAI's API over HTTP"};
-inline constexpr Companion kEvalCompanion = {"eval", "Measure right answers, bytes and time of KV methods"};
-inline constexpr Companion kBenchCompanion = {"bench", "Time steps, beside the machine's limits"};
+inline constexpr Companion kServeCompanion = {"serve", "Serve OpenAI's API over HTTP", "serve"};
+inline constexpr Companion kEvalCompanion = {"eval", "Measure right answers, bytes and time of KV methods", "eval"};
+inline constexpr Companion kBenchCompanion = {"bench", "Time steps, beside the machine's limits", "bench"};
+inline constexpr Companion kDoctorCompanion = {"doctor", "Show what this machine can do, and what a model needs",
+                                               "doctor"};
+inline constexpr Companion kPlanCompanion = {
+    "plan", "Tell what fits on GPUs that are not here, and what a step costs there", "doctor"};
 
 // Where its program may be: the folder of `program`, then libexec/mneme of the installation whose bin/ that is.
 std::vector<std::filesystem::path> companion_places(const Companion& companion, const std::filesystem::path& program);

@@ -15,7 +15,9 @@
 #include "apps/bench/machine.h"
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/answer_writer.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/commit.h"
+#include "apps/mneme/companion/companion.h"
+#include "apps/mneme/doctor/doctor_commands.h"
 #include "apps/mneme/doctor/doctor_device.h"
 #include "apps/mneme/doctor/recommend.h"
 #include "apps/mneme/measured/bench_model.h"
@@ -244,7 +246,7 @@ int doctor(const DoctorOptions& o) {
 
 void add_doctor(CLI::App& app, int& code) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* c = app.add_subcommand("doctor", "Show what this machine can do, and what a model needs");
+  CLI::App* c = app.add_subcommand(std::string(kDoctorCompanion.command), std::string(kDoctorCompanion.summary));
   add_bench_model_options(*c, options->model);
   const auto group = [](CLI::Option* option) { option->group("What to look at"); };
   group(c->add_option("-c,--max-model-len,--ctx-size", options->context,

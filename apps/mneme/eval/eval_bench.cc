@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "apps/bench/machine.h"
+#include "apps/mneme/commit.h"
 #include "apps/mneme/measured/machine_json.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"

@@ -26,7 +26,6 @@ TEST(Machine, KnowsThisOne) {
   EXPECT_LE(m.cores, m.cpus_allowed);
   EXPECT_GT(m.memory_bytes, 0);
   EXPECT_LE(m.memory_limit, m.memory_bytes);
-  EXPECT_FALSE(build_commit().empty());
 }
 
 TEST(ReadProbe, ReadsAllOfItsBuffer) {  // measure() checks the sum of what was read

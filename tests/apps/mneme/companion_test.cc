@@ -1,4 +1,4 @@
-// mneme-serve, mneme-eval and mneme-bench: programs beside mneme, which runs them for its subcommands of these names.
+// mneme-doctor, mneme-serve, mneme-eval and mneme-bench: programs beside mneme, which runs them for its subcommands.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@ namespace mneme::cli_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -43,13 +44,18 @@ TEST_F(Companion, IsBesideTheProgramOfTheBuild) {
   EXPECT_THAT(eval.out, HasSubstr("mneme eval [OPTIONS]"));
   EXPECT_EQ(bench.code, 0) << bench.err;
   EXPECT_THAT(bench.out, HasSubstr("mneme bench decode [OPTIONS]"));
+  for (const std::string command : {"doctor", "plan"}) {
+    const Outcome help = mneme({command, "--help"});
+    EXPECT_EQ(help.code, 0) << help.err;
+    EXPECT_EQ(help.err, "");
+    EXPECT_THAT(help.out, HasSubstr("mneme " + command + " [OPTIONS]"));
+  }
 }
 
 TEST_F(Companion, IsListedByTheHelpOfTheProgram) {
   const std::string help = mneme({"--help"}).out;
-  EXPECT_THAT(help, HasSubstr("  serve "));
-  EXPECT_THAT(help, HasSubstr("  eval "));
-  EXPECT_THAT(help, HasSubstr("  bench "));
+  for (const std::string command : {"serve", "eval", "bench", "doctor", "plan"})
+    EXPECT_THAT(help, HasSubstr("  " + command + " "));
 }
 
 TEST_F(Companion, TakesTheArgumentsAndGivesTheExitCode) {
@@ -59,6 +65,9 @@ TEST_F(Companion, TakesTheArgumentsAndGivesTheExitCode) {
   const Outcome ran = run_program({program().string(), "eval", "--tasks", "a b", "--help"});
   EXPECT_EQ(ran.out, "beside --tasks a b --help\n");
   EXPECT_EQ(ran.code, 7);
+  write_script("bin/mneme-doctor", "two");
+  EXPECT_EQ(run_program({program().string(), "doctor", "--json"}).out, "two --json\n");
+  EXPECT_EQ(run_program({program().string(), "plan", "--json"}).out, "two plan --json\n");
 }
 
 TEST_F(Companion, BesideTheProgramComesBeforeLibexec) {
@@ -72,17 +81,20 @@ TEST_F(Companion, ThatIsMissingSaysHowToGetIt) {
   const Outcome installed = run_program({program().string(), "eval", "--help"});
   EXPECT_EQ(installed.code, 2);
   EXPECT_THAT(installed.err,
-              StartsWith("mneme: error: eval: it is a program of its own, mneme-eval, which is neither " +
+              StartsWith("mneme: error: eval: it is in a program of its own, mneme-eval, which is neither " +
                          (folder_.path() / "bin/mneme-eval").string() + " nor " +
                          (folder_.path() / "libexec/mneme/mneme-eval").string()));
   EXPECT_THAT(installed.err, HasSubstr("cmake --install"));
   folder_.write("bin/CMakeCache.txt", "");
-  for (const std::string command : {"serve", "eval", "bench"}) {
+  for (const std::string command : {"serve", "eval", "bench", "doctor"}) {
     const Outcome built = run_program({program().string(), command});
     EXPECT_EQ(built.code, 2);
     EXPECT_THAT(built.err, HasSubstr("build it: cmake --build " + (folder_.path() / "bin").string() +
                                      " --target mneme_" + command + "\n"));
   }
+  EXPECT_THAT(run_program({program().string(), "plan"}).err,
+              AllOf(StartsWith("mneme: error: plan: it is in a program of its own, mneme-doctor, "),
+                    HasSubstr(" --target mneme_doctor\n")));
 }
 
 TEST_F(Companion, OfAnotherRevisionWarns) {

@@ -24,7 +24,7 @@ class Install : public ::testing::Test {
     for (const char* header : {"error", "mneme", "options", "progress", "recipe", "scores", "server", "stats"})
       EXPECT_TRUE(fs::exists(fs::path(prefix) / "include/mneme" / (std::string(header) + ".h"))) << header;
     EXPECT_EQ(run_program({prefix + "/bin/mneme", "--version"}).code, 0);
-    for (const char* companion : {"serve", "eval", "bench"})
+    for (const char* companion : {"serve", "eval", "bench", "doctor", "plan"})
       EXPECT_EQ(run_program({prefix + "/bin/mneme", companion, "--help"}).code, 0) << companion;
 
     // A user's own warnings are the strict ones: the public headers must pass them.

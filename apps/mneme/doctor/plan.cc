@@ -10,7 +10,8 @@
 #include <string>
 
 #include "apps/bench/plan/fit.h"
-#include "apps/mneme/commands.h"
+#include "apps/mneme/companion/companion.h"
+#include "apps/mneme/doctor/doctor_commands.h"
 #include "apps/mneme/kv_options.h"
 #include "apps/mneme/measured/bench_model.h"
 #include "apps/mneme/options.h"
@@ -176,7 +177,7 @@ int plan(const PlanCommand& o) {
 
 void add_plan(CLI::App& app, int& code) {
   auto command = std::make_shared<PlanCommand>();
-  CLI::App* c = app.add_subcommand("plan", "Tell what fits on GPUs that are not here, and what a step costs there");
+  CLI::App* c = app.add_subcommand(std::string(kPlanCompanion.command), std::string(kPlanCompanion.summary));
   add_bench_model_options(*c, command->model);
   c->add_option("--gpus", command->gpus, "How many of which: 8xH100; beyond 8 in whole hosts, one pipeline stage each")
       ->type_name("NxCARD")
