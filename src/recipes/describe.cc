@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
@@ -34,20 +39,14 @@ std::string recipes_table() {
 }
 
 std::string settings_table() {
-  std::string out = "| method |", rule = "|---|";
-  for (const RecipeField& key : recipe_fields()) {
-    out += fmt::format(" {} |", key.name);
-    rule += "---|";
-  }
-  out += "\n" + rule + "\n";
+  std::string out = "| method | settings |\n|---|---|\n";
   for (const RecipeRow& row : recipe_table()) {
     const Recipe recipe = row.make({});
-    out += fmt::format("| `{}` |", row.name);
-    for (const RecipeField& key : recipe_fields()) {
-      const std::string value = override_value(recipe, key.name);
-      out += fmt::format(" {} |", value.empty() ? "-" : value);
-    }
-    out += "\n";
+    std::vector<std::string> settings;
+    for (const RecipeField& key : recipe_fields())
+      if (const std::string value = override_value(recipe, key.name); !value.empty())
+        settings.push_back(fmt::format("{}={}", key.name, value));
+    out += fmt::format("| `{}` | {} |\n", row.name, fmt::join(settings, ", "));
   }
   return out;
 }
@@ -73,6 +72,7 @@ std::string combinations_table() {
                          schedules[] = {"every_step", "speculative", "boundary"};
   std::string out = "| unit, schedule |";
   std::string rule = "|---|";
+  std::vector<std::string> refusals;  // cells name them by number
   for (std::string_view index : indexes) {
     out += fmt::format(" index={} |", index);
     rule += "---|";
@@ -85,10 +85,18 @@ std::string combinations_table() {
         Recipe r = make_recipe("oracle", {.sink = 64, .recent = 64});
         apply_overrides(fmt::format("unit={},index={},schedule={}", unit, index, schedule), r);
         const auto reasons = check(r, kAnyShape);
-        out += reasons.empty() ? " yes |" : fmt::format(" no: {} |", cell(reasons.front()));
+        if (reasons.empty()) {
+          out += " yes |";
+          continue;
+        }
+        const auto known = std::find(refusals.begin(), refusals.end(), reasons.front());
+        out += fmt::format(" no ({}) |", known - refusals.begin() + 1);
+        if (known == refusals.end()) refusals.push_back(reasons.front());
       }
       out += "\n";
     }
+  out += "\n";
+  for (std::size_t i = 0; i < refusals.size(); ++i) out += fmt::format("{}. {}\n", i + 1, refusals[i]);
   return out;
 }
 

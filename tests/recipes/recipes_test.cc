@@ -93,7 +93,8 @@ TEST(Recipes, NumbersAtTheirEndsAreRefusedOrCompile) {
             compile(r, shape);
             ++compiled;
           } catch (const Error& e) {
-            EXPECT_EQ(e.kind(), ErrorKind::kOption) << row.name << " " << field.name << "=" << value << ": " << e.what();
+            EXPECT_EQ(e.kind(), ErrorKind::kOption)
+                << row.name << " " << field.name << "=" << value << ": " << e.what();
             ++refused;
           }
         }

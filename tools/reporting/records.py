@@ -289,15 +289,6 @@ def by_depth(record, method, store, correction=None):
     return sorted((depth, ms) for (depth, _), ms in points.items())
 
 
-def by_batch(record, method, store, depth, correction=None):
-    """[(sequences, tokens/s of all)] at a depth, by sequences. Errors: Missing where there is no point."""
-    points = steps(record, method, store, correction=correction)
-    rates = sorted((b, 1e3 * b / ms) for (d, b), ms in points.items() if d == depth)
-    if not rates:
-        raise Missing(f"{method} with its KV cache on the {store} at {depth}")
-    return rates
-
-
 def one_run(record, store, depth, *methods):
     """{(method, turnover, correction): ms} of one sequence at a depth, of the last run that has all these methods.
 
