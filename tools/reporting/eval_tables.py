@@ -185,7 +185,7 @@ def along_table(page):
             for point in case["along"]:
                 method = point["method"]
                 of_mneme = method.startswith("mneme")
-                wanted = method.endswith(" b512") and point["length"] == 12288 and (of_mneme or name != "m12-long-gpu")
+                wanted = method.endswith(records.ALONG_BUDGET) and point["length"] == 12288 and (of_mneme or name != "m12-long-gpu")
                 if wanted and not method.startswith("window"):
                     points.setdefault((point["task"], method, point["context"]), []).append(point)
     first = {}
@@ -293,7 +293,7 @@ def keys_table(page):
         bytes_of = [f"{next(r['bytes'] for (d, _), r in cells.items() if d == dim):.0f}" for dim in dict.fromkeys(d for d, _ in cases)]
         rows.append([f"`{index}`" if ":" in index else index, ", ".join(bytes_of)]
                     + [f"{100 * cells[c]['top_tokens']:.1f} ± {100 * cells[c]['half_width_95']:.1f}"
-                       + (f"; {100 * cells[c]['top_pages']:.0f}" if cells[c]["top_pages"] is not None else "") for c in cases])
+                       + (f"; {100 * cells[c]['top_pages']:.0f}" if "top_pages" in cells[c] else "") for c in cases])
     head = ["index", "bytes of 32 tokens"] + [f"D = {d}, {s}" for d, s in cases]
     note = ("Of the 64 tokens with the largest exact scores the share among 256 selected ones, in percent (95 %); behind the "
             "semicolon, of the eight pages with the largest log-sum-exp the share that is selected. 4,096 tokens, 8 "

@@ -1,6 +1,7 @@
 """Recorded results: which commands make them (tools/record), and how they are read (tools/report).
 
-A record is bench/results/NAME.json: {"what", "machine", "date", "commit", "cases": [what each command printed]}.
+A record is bench/results/NAME.json: {"what", "machine", "date", "commit", "cases": [what each command printed, without
+what nothing reads]}, a line each; record_text() writes it.
 """
 import json
 import pathlib
@@ -78,8 +79,7 @@ RECORDS = {
     "m9-recipes-h200": (
         "Recipes on the device beside each other, llama-3.1-8b shape in bf16 with random weights: full; window, freekv, "
         "mneme and quest over 131,072 tokens in host memory with the same sinks, window and dense layer, and methods with "
-        "their own; the unfused selection; drops at every step; every query head for itself; and needle answers of the "
-        "shipped model",
+        "their own; the unfused selection; drops at every step; every query head for itself",
         [f"{DECODE} --depth 2048,32768,131072 -n 40 --kv-method full",
          f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
          "--kv-method window,freekv,mneme,quest:unit=page:32",
@@ -89,11 +89,7 @@ RECORDS = {
          f"{DECODE} --depth 32768 --batch 1,4 -n 128 --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 128 --kv-store host --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 40 --kv-store host --turnover 0.2 "
-         "--kv-method window,quest,quest:pool=none,fier,fier:pool=none"]
-        + [f"mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress --device cuda --kv-store {store} --seed 7 "
-           "--kv-sink 32 --kv-recent 128 --dense-layers none --tasks number,where --lengths 4096 --contexts 10 --budgets "
-           "512 --methods full,freekv,quest,fier,mneme,mneme:index=sketch:12/unit=token,mneme:index=moments,"
-           "quest:pool=none,fier:pool=none" for store in ("host", "device")]),
+         "--kv-method window,quest,quest:pool=none,fier,fier:pool=none"]),
     "m9-portable-h200": (
         "The same of a build for 80-virtual, the form for GPUs before Hopper, on an H200 (--program "
         "build-cuda-portable/mneme)",
@@ -104,11 +100,6 @@ RECORDS = {
         "What the Python package costs beside the program: CPU seconds a token of one thread, and the share of wall time "
         "outside of the engine's steps; the shipped model on a CPU",
         ["python3 tools/measure_python build/mneme models/needle-27m-q8_0.gguf"]),
-    "m8-accuracy-h200": (
-        "Right answers of the shipped model about numbers and places hidden in 12,288 tokens, against the budget",
-        ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
-         "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
-         "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
     "m11-selector-needle": (
         "Right answers by index and gate, shipped model: numbers, places and a register in 4,096 tokens at a budget of "
         "512, a register in 12,288 at 1,024 and 2,048; the question through decode, 32 sinks, 128 recent tokens",
@@ -116,13 +107,6 @@ RECORDS = {
          "full,oracle:unit=page:32,oracle:unit=page:32/domain=attention,quest:unit=page:32,freekv,fier,mneme,"
          "mneme:index=sketch:16,mneme:index=sketch:12/unit=token",
          f"{SELECTOR} --tasks register --lengths 12288 --contexts 4 --budgets 1024,2048 --methods "
-         "full,quest:unit=page:32,freekv,fier,mneme"]),
-    "m11-selector-smollm2": (
-        "A needle at 10 depths of 1,024 and 2,048 tokens by index and gate, SmolLM2-135M-Instruct, at a budget of 256; "
-        "the question through decode, 32 sinks, 64 recent tokens",
-        [f"{SMOLLM2} --suite niah --lengths 1024 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
-         "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme,mneme:index=centroids:4,mneme:index=sketch:16",
-         f"{SMOLLM2} --suite niah --lengths 2048 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
          "full,quest:unit=page:32,freekv,fier,mneme"]),
     "m11-methods-needle": (
         "Right answers of the shipped model by method and budget: a register, numbers, places; the question through "
@@ -224,7 +208,7 @@ def load(name):
     path = RESULTS / f"{name}.json"
     if not path.exists():
         raise Missing(f"bench/results/{name}.json")
-    return json.loads(path.read_text())
+    return unpacked(json.loads(path.read_text()))
 
 
 def first_of(*names):
@@ -314,3 +298,133 @@ def at(points, x):
         if px == x:
             return y
     raise Missing(f"a point at {x}")
+
+
+# What nothing reads of what the programs print, by where it is.
+DROPPED = {
+    "case": ("version", "parameters", "weight_bytes", "peak_memory_bytes", "deterministic", "threads", "steps", "warmup",
+             "max_num_batched_tokens", "groups"),
+    "row": ("test", "budget", "tokens_per_second", "tokens_per_second_deviation", "bytes", "operations", "bandwidth",
+            "l3_bandwidth", "product_rate", "share_of_floor", "operation_seconds", "attended_tokens", "recall", "kv_bytes",
+            "method_bytes", "activation_bytes"),
+    "cell": ("achieved_budget_tokens", "answer_tokens", "audit", "prefill_seconds", "reselected_rate", "seconds",
+             "selected_anew_rate", "tokens_per_second", "truncated"),
+    "against_full": ("pairs",),
+    "machine": ("cpus_online", "cores", "numa_nodes", "l3_bytes", "memory_bytes", "memory_limit", "memory_available",
+                "features"),
+    "device": ("compute_capability", "multiprocessors", "sm_count", "memory_bytes", "l2_bytes", "cuda_runtime"),
+    "settings": ("methods",),
+    "curve": ("series", "title", "x", "y"),
+}
+PLACES = {"cases": "case", "results": "row", "cells": "cell", "data": "curve"}
+KEPT_OF_ALONG = ("task", "method", "length", "context", "selections", "reused", "replaced_units", "selected_units",
+                 "segments", "segments_attended", "units_attended")
+KEPT_OF_SECONDS = ("median", "mean", "p10")
+# Lists of objects with the same members, written as their names and a line of values each.
+TABLES = ("cells", "along", "lines", "data")
+
+
+ALONG_BUDGET = " b512"
+
+
+def kept_along(points):
+    """Of every answer at a budget of 512 the last two points, between which along_table counts."""
+    answers = {}
+    for p in points:
+        if p["method"].endswith(ALONG_BUDGET):
+            answers.setdefault((p["task"], p["method"], p["length"], p["context"]), []).append(p)
+    return [{k: p[k] for k in KEPT_OF_ALONG} for found in answers.values() for p in found[-2:]]
+
+
+def slim(value, place=""):
+    """A record, or a part of it, without what nothing reads; numbers have seven digits, a command is one line."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, list):
+        return [v for v in (slim(e, place) for e in value) if v != {}]
+    if not isinstance(value, dict):
+        return value
+    out = {}
+    for key, v in value.items():
+        if key in DROPPED.get(place, ()) or (key == "machine" and isinstance(value.get("device"), dict)):
+            continue
+        if key == "command":
+            v = command_of(value)
+        elif key == "along" and isinstance(v, list):
+            v = kept_along(v)
+        elif key.endswith("_seconds") and isinstance(v, dict) and "median" in v:
+            v = {k: v[k] for k in KEPT_OF_SECONDS if k in v}
+        out[key] = slim(v, PLACES.get(key, key if key in DROPPED else ""))
+    return out
+
+
+def flat(row, prefix=""):
+    """An object without objects in it: {"a": {"b": 1}} as {"a.b": 1}."""
+    out = {}
+    for key, v in row.items():
+        out.update(flat(v, f"{prefix}{key}.") if isinstance(v, dict) else {prefix + key: v})
+    return out
+
+
+def packed(value):
+    """A record whose lists of TABLES are {"columns": [name], "rows": [[value]]}; what a row does not have is null."""
+    if isinstance(value, list):
+        return [packed(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    out = {}
+    for key, v in value.items():
+        if key in TABLES and isinstance(v, list) and v and all(isinstance(e, dict) for e in v):
+            rows = [flat(e) for e in v]
+            names = list(dict.fromkeys(n for row in rows for n in row))
+            out[key] = {"columns": names, "rows": [[row.get(n) for n in names] for row in rows]}
+        else:
+            out[key] = packed(v)
+    return out
+
+
+def unpacked(value, key=""):
+    """The opposite of packed(), without the members that are null."""
+    if isinstance(value, list):
+        return [unpacked(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if key not in TABLES or set(value) != {"columns", "rows"}:
+        return {k: unpacked(v, k) for k, v in value.items()}
+    return [nested({n: v for n, v in zip(value["columns"], row) if v is not None}) for row in value["rows"]]
+
+
+def nested(row):
+    """The opposite of flat()."""
+    out = {}
+    for name, v in row.items():
+        *outer, last = name.split(".")
+        inner = out
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = v
+    return out
+
+
+def text_of(value, indent=0):
+    """JSON with a line for each entry of a list of objects or lists, and for each member that holds such a list."""
+    def listed(v):
+        return isinstance(v, list) and any(isinstance(e, (dict, list)) for e in v)
+
+    def tall(v):
+        return listed(v) or (isinstance(v, dict) and any(tall(e) for e in v.values()))
+
+    pad = " " * (indent + 1)
+    if listed(value):
+        return "[\n" + ",\n".join(pad + text_of(e, indent + 1) for e in value) + "]"
+    if isinstance(value, dict) and (indent == 0 or tall(value)):
+        short = [k for k, v in value.items() if indent > 0 and not tall(v)]
+        lines = [", ".join(f"{json.dumps(k)}: {json.dumps(value[k], ensure_ascii=False)}" for k in short)] if short else []
+        lines += [f"{json.dumps(k)}: {text_of(v, indent + 1)}" for k, v in value.items() if k not in short]
+        return "{" + f",\n{pad}".join(lines) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def record_text(record):
+    """A record as bench/results has it."""
+    return text_of(packed(slim(record, "case" if "test" in record else ""))) + "\n"
