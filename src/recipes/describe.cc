@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "src/recipes/blocks/paper_forms.h"
@@ -122,10 +123,15 @@ std::string form_of(const Recipe& recipe) {
   return reason == nullptr ? std::string(form) : fmt::format("{}: {}", form, cell(reason));
 }
 
-// How a GPU runs each method, with its defaults, and overrides of it that the papers print.
+// How a GPU runs each method, with its defaults, and overrides of it that the papers print: a row a form.
 std::string devices_table() {
-  std::string out = "| recipe | on a GPU |\n|---|---|\n";
-  for (const RecipeRow& row : recipe_table()) out += fmt::format("| `{}` | {} |\n", row.name, form_of(row.make({})));
+  std::vector<std::pair<std::string, std::string>> rows;  // form, recipes
+  const auto add = [&](std::string_view name, const std::string& form) {
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.first == form; });
+    if (row == rows.end()) row = rows.insert(rows.end(), {form, ""});
+    row->second += fmt::format("{}`{}`", row->second.empty() ? "" : ", ", name);
+  };
+  for (const RecipeRow& row : recipe_table()) add(row.name, form_of(row.make({})));
   const std::string_view forms[] = {
       "quest:unit=page:32",
       "quest:pool=none",
@@ -153,7 +159,9 @@ std::string devices_table() {
       "actqkv:match=mean,top=4",
       "actqkv:cutoff_in=all",
   };
-  for (std::string_view form : forms) out += fmt::format("| `{}` | {} |\n", form, form_of(parse_recipe(form)));
+  for (std::string_view form : forms) add(form, form_of(parse_recipe(form)));
+  std::string out = "| on a GPU | recipes |\n|---|---|\n";
+  for (const auto& [form, recipes] : rows) out += fmt::format("| {} | {} |\n", form, recipes);
   out +=
       "\nFused selections (`unfused`: score to memory, pool and top-k, by kernels that take any recipe):\n\n"
       "| what | kernel |\n|---|---|\n";

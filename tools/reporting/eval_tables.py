@@ -82,7 +82,7 @@ def shown(cell):
 
 def smollm2_suites_table(page):
     """Every suite that fits the context of SmolLM2: full attention and six methods."""
-    name, rows, means = "m12-smollm2-suites", [], {}
+    name, rows, means, unsolved = "m12-smollm2-suites", [], {}, []
     for case in records.load(name)["cases"]:
         methods, columns = suite_cells(case)
         names = [without_budget(m) for m in methods]
@@ -90,6 +90,9 @@ def smollm2_suites_table(page):
         foreseen = {(p["method"], p["task"]): sum(p["percent_by_eighth"]) / 8 for p in case.get("lines", [])}
         for column in columns:
             cells = {m: c[column] for m, c in methods.items()}
+            if not foreseen and all(c.get("score_percent") == 0 for c in cells.values()):
+                unsolved.append(column)
+                continue
             title = column if suite in ("passkey", "pg19") else f"{suite}: {column}"
             first = cells["full"]
             title += ", perplexity" if suite == "pg19" else f" (n={first['questions']})"
@@ -99,7 +102,8 @@ def smollm2_suites_table(page):
                 means[field] = [sum(c[field] for c in m.values()) / len(m) for m in methods.values()]
             rows.append(["ruler, mean of 13"] + [f"{m:.1f}" for m in means["score_percent"]])
             rows.append(["ruler, KiB a step"] + [f"{m:,.0f}" for m in means["kib_per_step"]])
-    note = f"{records.load(name)['what']}: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}."
+    note = (f"{records.load(name)['what']}: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}. No method, "
+            f"full attention neither, has a right answer to {', '.join(unsolved)}.")
     return table(["task"] + names, rows) + "\n\n" + wrapped(note)
 
 
@@ -114,7 +118,7 @@ def selector_needle_table(page):
             cells[method, column] = c
             if budget and column not in columns:
                 columns.append(column)
-    for method in dict.fromkeys(m for m, _ in cells):
+    for method in dict.fromkeys(m for m, _ in cells if "domain" not in m):
         row = [f"`{method}`"]
         for column in columns:
             c = cells.get((method, column)) or cells.get((method, (*column[:2], None)))
@@ -122,14 +126,14 @@ def selector_needle_table(page):
                 row.append("-")
                 continue
             d = c["against_full"]
-            mean = f"{c['right']} of {c['answers']}"
-            row.append(mean if method == "full" else f"{mean} ({d['points']:+.1f} ± {d['half_width_95']:.1f})")
+            percent = f"{100 * c['right'] / c['answers']:.1f}"
+            row.append(percent if method == "full" else f"{percent} ({d['points']:+.1f} ± {d['half_width_95']:.1f})")
         sizes = [c["kib_per_step"] for (m, column), c in cells.items() if m == method and column[1] == 4096]
         row.append(f"{sum(sizes) / len(sizes):,.0f}" if sizes else "-")
         rows.append(row)
     head = ["method"] + [f"{task}, {length:,}, {int(b):,}" for task, length, b in columns] + ["KiB a step at 4,096"]
-    note = ("Right answers (paired difference to full attention in points, 95 %) by task, length and budget; the shipped "
-            f"model, the question through decode: {sources(page, ['m11-selector-needle'])}.")
+    note = ("Right answers in percent (paired difference to full attention in points, 95 %) by task, length and budget, 200 "
+            f"questions a cell, 40 at 12,288; the shipped model: {sources(page, ['m11-selector-needle'])}.")
     return table(head, rows) + "\n\n" + wrapped(note)
 
 
@@ -137,29 +141,24 @@ def selector_needle_table(page):
 
 def long_table(page):
     """Long answers: exact lines, and tokens of lines that were foreseen, at their begin and at their end."""
-    name, parts = "m12-long-gpu", []
-    for length in (12288, 27648):
-        scores, shares = {}, {}
-        for case in records.load(name)["cases"]:
-            for c in case["cells"]:
-                if c["length"] == length:
-                    scores[c["method"], c["column"]] = c
-            for p in case["lines"]:
-                if p["length"] == length:
-                    shares[p["method"], p["task"]] = p["percent_by_eighth"]
-        rows = []
-        for method in filter(is_shown, dict.fromkeys(m for m, _ in scores)):
-            row = [f"`{method}`", f"{scores[method, 'trace']['score_percent']:.1f}"]
-            for task in ("trace", "register"):
-                eighths = shares[method, task]
-                row.append(f"{sum(eighths) / 8:.0f} ({eighths[0]:.0f} to {eighths[-1]:.0f})")
-            rows.append(row + [f"{scores[method, 'trace']['kib_per_step']:,.0f}"])
-        n = scores["full", "trace"]["questions"]
-        parts.append(table([f"{length:,} tokens, n = {n}", "trace: exact lines, %", "trace: tokens foreseen, %",
-                            "register: tokens foreseen, %", "KiB a step"], rows))
+    name, length = "m12-long-gpu", 12288
+    scores, shares = {}, {}
+    for case in records.load(name)["cases"]:
+        scores.update({(c["method"], c["column"]): c for c in case["cells"] if c["length"] == length})
+        shares.update({(p["method"], p["task"]): p["percent_by_eighth"] for p in case["lines"] if p["length"] == length})
+    rows = []
+    for method in filter(is_shown, dict.fromkeys(m for m, _ in scores)):
+        row = [f"`{method}`", f"{scores[method, 'trace']['score_percent']:.1f}"]
+        for task in ("trace", "register"):
+            eighths = shares[method, task]
+            row.append(f"{sum(eighths) / 8:.0f} ({eighths[0]:.0f} to {eighths[-1]:.0f})")
+        rows.append(row + [f"{scores[method, 'trace']['kib_per_step']:,.0f}"])
+    n = scores["full", "trace"]["questions"]
+    head = [f"{length:,} tokens, n = {n}", "trace: exact lines, %", "trace: tokens foreseen, %",
+            "register: tokens foreseen, %", "KiB a step"]
     note = ("In brackets the first and the last eighth of an answer of 4,096 tokens. No line of the register is foreseen "
-            f"whole, by full attention neither: {sources(page, [name])}.")
-    return "\n\n".join(parts) + "\n\n" + wrapped(note)
+            f"whole, by full attention neither. The record has 27,648 tokens too: {sources(page, [name])}.")
+    return table(head, rows) + "\n\n" + wrapped(note)
 
 
 def along_row(task, method, points):
@@ -285,7 +284,7 @@ SHOWN_INDEXES = re.compile(r"exact|box|cuboid|moments|1-bit|:(8|16),")
 def keys_table(page):
     """What indexes find among random keys."""
     name = "m11-key-statistics"
-    found = records.load(name)["cases"][0]["data"]
+    found = [r for r in records.load(name)["cases"][0]["data"] if r["head_dim"] == 128]
     cases = list(dict.fromkeys((r["head_dim"], r["statistics"]) for r in found))
     rows = []
     for index in filter(SHOWN_INDEXES.search, dict.fromkeys(r["index"] for r in found)):
@@ -297,7 +296,7 @@ def keys_table(page):
     head = ["index", "bytes of 32 tokens"] + [f"D = {d}, {s}" for d, s in cases]
     note = ("Of the 64 tokens with the largest exact scores the share among 256 selected ones, in percent (95 %); behind the "
             "semicolon, of the eight pages with the largest log-sum-exp the share that is selected. 4,096 tokens, 8 "
-            f"queries, 4 heads: {sources(page, [name])}.")
+            f"queries, 4 heads; the record has D = 64 too: {sources(page, [name])}.")
     return table(head, rows) + "\n\n" + wrapped(note)
 
 
@@ -306,4 +305,4 @@ EVAL_TABLES = {
     "smollm2-suites": smollm2_suites_table, "smollm2-fact": smollm2_fact_table,
     "selector-needle": selector_needle_table, "gates": gates_table, "key-statistics": keys_table,
     "long-answers": long_table, "long-turns": long_turns_table, "long-along": along_table,
-    **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)}, **{f"paper-{p}": paper_table(p) for p in PAPERS}}
+    **{f"answers-{n}": answers_table(n) for n in (12288, 31744)}, **{f"paper-{p}": paper_table(p) for p in PAPERS}}

@@ -312,7 +312,7 @@ DROPPED = {
     "against_full": ("pairs",),
     "machine": ("cpus_online", "cores", "numa_nodes", "l3_bytes", "memory_bytes", "memory_limit", "memory_available",
                 "features"),
-    "device": ("compute_capability", "multiprocessors", "sm_count", "memory_bytes", "l2_bytes", "cuda_runtime"),
+    "device": ("compute_capability", "sm_count", "memory_bytes", "l2_bytes", "cuda_runtime"),
     "settings": ("methods",),
     "curve": ("series", "title", "x", "y"),
 }
