@@ -68,7 +68,7 @@ class RankGroup {
   std::vector<int> children_;
 };
 
-// Looks after the other ranks while it lives, also while nobody computes.
+// Watches the other ranks while it lives, also between computations.
 class RankWatch {
  public:
   // Calls `on_failure` once, on a thread of its own, when one is lost. A process that still has its watch some time later

@@ -20,7 +20,7 @@ class SharedRegion {
 
   // Errors  kResource: no memory. kOption: another number than 1 to kMaxRanks.
   static std::shared_ptr<SharedRegion> make(int size);
-  // Of a descriptor that another process made. Takes it over.
+  // The region of a descriptor that another process made; takes it over.
   //
   // Errors  kDevice: it is no region of this build's.
   static std::shared_ptr<SharedRegion> open(int descriptor);

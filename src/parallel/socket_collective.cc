@@ -250,7 +250,7 @@ Message SocketCollective::take(int from, double seconds) {
       zmq_getsockopt(socket_.get(), ZMQ_FD, &descriptor, &size);
     }
     pollfd news{.fd = descriptor, .events = POLLIN, .revents = 0};
-    poll(&news, 1, 1);  // ms: the descriptor tells of changes alone, and a change may have come before
+    poll(&news, 1, 1);  // 1 ms: the descriptor signals changes alone, and a change may have happened before
   }
 }
 

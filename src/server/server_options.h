@@ -27,7 +27,7 @@ struct ListenOptions {
   std::vector<std::string> allowed_hosts;  // beside the loopback's names, where no key is asked for
 };
 
-// The origin that a browser is told it may read the answer from; empty: none.
+// The origin that a browser may read the answer from; empty: none.
 inline std::string allowed_origin(const ListenOptions& options, std::string_view origin) {
   for (const std::string& allowed : options.cors_origins)
     if (allowed == "*" || (!origin.empty() && allowed == origin)) return allowed;

@@ -92,7 +92,7 @@ PageIndex::Page& PageStore::insert(const PageKey& key, std::int64_t slot, const 
   return index_.insert(key, slot);
 }
 
-// From the journal as well, before anything else is written to its slot. False: the journal cannot be written.
+// Erases a page from index and journal, before its slot is written again. False: the journal cannot be written.
 bool PageStore::erase(const PageIndex::Page& page) {
   if (!journal_.append({.op = JournalEntry::Op::kErased, .slot = page.slot, .key = page.key, .checksum = 0}))
     return false;

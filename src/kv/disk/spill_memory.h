@@ -1,7 +1,7 @@
 // Memory of blocks, more of them than fit: a file's mapping, of which the blocks that are used most often lie in memory
 // and the others in the file alone.
 //
-// Content    never depends on what is in memory: a block that is not is read when somebody reads it. So any thread may
+// Content    never depends on what is in memory: the first reader of an absent block fetches it. So any thread may
 //            read and write blocks at any time.
 // Eviction   by extents, the fewest blocks that are whole pages of the system: the coldest of a sample of 16. Heat is
 //            the number of steps that used an extent, each counting half after 8 more; of equals the one of the lower

@@ -32,7 +32,7 @@ struct Conversation {
 // "chat_template" of a body. Content is a string, or parts of type "text" or "refusal", which become one text with a
 // newline between two. Earlier messages may be whatever OpenAI's type allows: arguments of calls as the model wrote
 // them ("" is {}, what is no JSON object stays text), content null or absent, reasoning under any of its names.
-// `text` is the body as it came: templates show tools with their members in that order.
+// `text` is the unparsed body: templates show tools with their members in its order.
 //
 // Errors  ApiError, kFormat, kRequest: what is wrong is named.
 Conversation parse_conversation(const JsonRef& body, std::string_view text);

@@ -18,7 +18,7 @@ namespace mneme::server {
 // Errors    ApiError 400, param: the field. An unknown name is answered with the known one that is most like it.
 void check_fields(const JsonRef& body, bool chat);
 
-// The same for an endpoint that reads these names alone (/tokenize).
+// check_fields() for an endpoint that reads these names alone (/tokenize).
 //
 // Errors    ApiError 400, as above; kFormat where `body` is no object.
 void expect_fields(const JsonRef& body, std::span<const std::string_view> names);

@@ -18,8 +18,8 @@ class SlotFiles {
   SlotFiles(EngineLoop& loop, const std::filesystem::path& folder)
       : loop_(loop), folder_(folder.empty() ? folder : std::filesystem::absolute(folder / "").lexically_normal()) {}
 
-  // Tokens written, or read. `name` is a plain file's in the folder: a symbolic link is refused, and what stands at its
-  // end stays untouched. Messages name the file, not the folder.
+  // Tokens written, or read. `name` is a plain file's in the folder: a symbolic link is refused, and
+  // its target stays untouched. Messages name the file, not the folder.
   //
   // Errors  kRequest: no such slot, empty slot, a name that is none. kOption: there is no folder. kResource: the slot
   // got another sequence, or lost pages, while it was written. kFile. As restore_sequence().

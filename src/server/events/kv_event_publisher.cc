@@ -154,7 +154,7 @@ struct KvEventPublisher::Impl {
     ++next;
   }
 
-  // False: nobody asks.
+  // False: no replay is requested.
   bool answer_replay() {
     const std::vector<Bytes> parts = receive(replay.get());
     if (parts.empty()) return false;
