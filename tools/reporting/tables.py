@@ -140,7 +140,8 @@ def methods_table(page):
             run = records.one_run(records.load(name), "host", depth, "window", method)
         window = run[("window", None, None)]
         for (found, turnover, correction), ms in run.items():
-            if found == method:
+            of_tokens = name == "m6-fier-h200"  # of single tokens the table has the lower turnover
+            if found == method and not (of_tokens and turnover == 0.2):
                 shares = [f"{100 * s:.0f} %" if s is not None else "" for s in (turnover, correction)]
                 rows.append([f"`{method}`", f"{depth:,}", *shares, figures.number(ms), f"{ms / window:.2f}",
                              link(page, f"bench/results/{name}.json", name)])
