@@ -185,7 +185,7 @@ def along_table(page):
                 method = point["method"]
                 of_mneme = method.startswith("mneme")
                 wanted = method.endswith(records.ALONG_BUDGET) and point["length"] == 12288 and (of_mneme or name != "m12-long-gpu")
-                if wanted and not method.startswith("window"):
+                if wanted and not method.startswith(("window", "fier", "freekv:tau=0.9")):
                     points.setdefault((point["task"], method, point["context"]), []).append(point)
     first = {}
     for (task, method, _), found in sorted(points.items(), key=lambda item: (item[0][0], item[0][2])):
@@ -278,7 +278,7 @@ def gates_table(page):
     return table(head, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
 
 
-SHOWN_INDEXES = re.compile(r"exact|box|cuboid|moments|1-bit|:(8|16),")
+SHOWN_INDEXES = re.compile(r"exact|box|moments|1-bit|centroids:(8|16),|sketch:16,")
 
 
 def keys_table(page):
@@ -305,4 +305,4 @@ EVAL_TABLES = {
     "smollm2-suites": smollm2_suites_table, "smollm2-fact": smollm2_fact_table,
     "selector-needle": selector_needle_table, "gates": gates_table, "key-statistics": keys_table,
     "long-answers": long_table, "long-turns": long_turns_table, "long-along": along_table,
-    **{f"answers-{n}": answers_table(n) for n in (12288, 31744)}, **{f"paper-{p}": paper_table(p) for p in PAPERS}}
+    "answers-12288": answers_table(12288), **{f"paper-{p}": paper_table(p) for p in PAPERS}}
