@@ -74,12 +74,12 @@ class ReportTest(Tree):
         self.expect(0)
 
     def test_a_page_may_not_show_a_figure_without_its_record(self):
-        for name in ("m14-plan.json", "m11-gates.json"):
+        for name in ("m14-plan.json", "m11-key-statistics.json"):
             (self.root / "bench/results" / name).unlink()
         self.page("![throughput](figures/plan-throughput.svg)\n")
         self.expect(1, "shows docs/figures/plan-throughput.svg, which has no record")
-        self.page("<!-- report: gates -->\n<!-- /report -->\n")
-        self.expect(1, "table gates has no record (bench/results/m11-gates.json)")
+        self.page("<!-- report: key-statistics -->\n<!-- /report -->\n")
+        self.expect(1, "table key-statistics has no record (bench/results/m11-key-statistics.json)")
 
     def test_records_are_as_tools_record_writes_them(self):
         wrong = []

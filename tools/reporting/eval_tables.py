@@ -85,6 +85,7 @@ def smollm2_suites_table(page):
     name, rows, means, unsolved = "m12-smollm2-suites", [], {}, []
     for case in records.load(name)["cases"]:
         methods, columns = suite_cells(case)
+        methods = {m: c for m, c in methods.items() if without_budget(m) not in ("window", "louiskv")}
         names = [without_budget(m) for m in methods]
         suite = suite_of(case)
         foreseen = {(p["method"], p["task"]): sum(p["percent_by_eighth"]) / 8 for p in case.get("lines", [])}
@@ -161,40 +162,6 @@ def long_table(page):
     return table(head, rows) + "\n\n" + wrapped(note)
 
 
-def along_row(task, method, points):
-    """What a method did between the last two points of an answer."""
-    end, before = points[-1], points[-2] if len(points) > 1 else dict.fromkeys(points[-1], 0)
-
-    def share(part, *whole):
-        n = sum(end[w] - before[w] for w in whole)
-        return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
-    attended = f"{100 * end['segments_attended'] / max(end['units_attended'], 1):.1f}" if end["segments"] else "-"
-    return [task, f"`{method}`", share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
-            attended]
-
-
-ALONG_RECORDS = ("m12-long-turns", "m12-mneme-turns", "m12-long-4k", "m12-long-register", "m12-long-gpu")
-
-
-def along_table(page):
-    """What methods did by the end of long answers, at a budget of 512."""
-    points = {}
-    for name in ALONG_RECORDS:
-        for case in records.load(name)["cases"]:
-            for point in case["along"]:
-                method = point["method"]
-                of_mneme = method.startswith("mneme")
-                wanted = method.endswith(records.ALONG_BUDGET) and point["length"] == 12288 and (of_mneme or name != "m12-long-gpu")
-                if wanted and not method.startswith(("window", "fier", "freekv:tau=0.9")):
-                    points.setdefault((point["task"], method, point["context"]), []).append(point)
-    first = {}
-    for (task, method, _), found in sorted(points.items(), key=lambda item: (item[0][0], item[0][2])):
-        first.setdefault((task, method), found)
-    note = f"Percent, at the last point of the first answer of each task: {sources(page, ALONG_RECORDS)}."
-    return table(["task", "method", "reselected", "turnover", "segments of what it attends"],
-                 [along_row(*key, found) for key, found in first.items()]) + "\n\n" + wrapped(note)
-
-
 def with_difference(cell):
     """Score and paired difference to full attention."""
     d = cell["against_full"]
@@ -255,29 +222,6 @@ def smollm2_fact_table(page):
     return table(["method"] + titles, body) + "\n\n" + wrapped(note)
 
 
-def gates_table(page):
-    """What kept selections hold of the attention, by gate."""
-    name = "m11-gates"
-    found = [r for r in records.load(name)["cases"][0]["data"] if "gate" in r]
-    units = sorted({r["unit"] for r in found})
-    rows = []
-    shown = {"cosine": (0.6, 0.8), "cosine to the last selection": (0.4, 0.6), "every n-th step": (2, 6),
-             "mass": (0.8, 0.95)}
-    for gate, threshold in dict.fromkeys((r["gate"], r["threshold"]) for r in found):
-        if threshold not in shown[gate]:
-            continue
-        row = [gate, f"{threshold:g}"]
-        for unit in units:
-            r = next(r for r in found if (r["gate"], r["threshold"], r["unit"]) == (gate, threshold, unit))
-            row += [f"{100 * r['selected_again']:.0f} %", f"{100 * r['held']:.1f} %", f"{100 * r['held_worst_tenth']:.0f} %"]
-        rows.append(row)
-    head = ["gate", "threshold"]
-    for unit in units:
-        what = "tokens" if unit == 1 else f"pages of {unit}"
-        head += [f"{what}: selected again", "held", "least tenth"]
-    return table(head, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
-
-
 SHOWN_INDEXES = re.compile(r"exact|box|moments|1-bit|centroids:(8|16),|sketch:16,")
 
 
@@ -303,6 +247,6 @@ def keys_table(page):
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 EVAL_TABLES = {
     "smollm2-suites": smollm2_suites_table, "smollm2-fact": smollm2_fact_table,
-    "selector-needle": selector_needle_table, "gates": gates_table, "key-statistics": keys_table,
-    "long-answers": long_table, "long-turns": long_turns_table, "long-along": along_table,
+    "selector-needle": selector_needle_table, "key-statistics": keys_table,
+    "long-answers": long_table, "long-turns": long_turns_table,
     "answers-12288": answers_table(12288), **{f"paper-{p}": paper_table(p) for p in PAPERS}}

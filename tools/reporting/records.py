@@ -184,13 +184,6 @@ RECORDS = {
          "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier,mneme" for b in (512, 1024, 2048)]
         + [f"{LONG_GPU} --lengths 27648 --contexts 1 --budgets {b} --methods full,window,freekv:tau=0.9,louiskv,fier,mneme"
            for b in (512, 2048)]),
-    "m12-long-4k": (
-        "Answers of 4,096 tokens over 12,288: the states of a program; the reference is fed and a line counts where every "
-        "token of it was foreseen; shipped model",
-        [f"{LONG} --tasks trace --budgets 512,1024,2048"]),
-    "m12-long-register": (
-        "The same of a register in full, at a budget of 512",
-        [f"{LONG} --tasks register --budgets 512"]),
     "m12-papers-smollm2": (
         "One table a seed paper, in its layout, with SmolLM2-135M-Instruct: a needle in 2,048 tokens at 10 depths, alone "
         "and beside six like it; the papers' methods at a budget of 512",
@@ -303,7 +296,7 @@ def at(points, x):
 # What nothing reads of what the programs print, by where it is.
 DROPPED = {
     "case": ("version", "parameters", "weight_bytes", "peak_memory_bytes", "deterministic", "threads", "steps", "warmup",
-             "max_num_batched_tokens", "groups"),
+             "max_num_batched_tokens", "groups", "along"),
     "row": ("test", "budget", "tokens_per_second", "tokens_per_second_deviation", "bytes", "operations", "bandwidth",
             "l3_bandwidth", "product_rate", "share_of_floor", "operation_seconds", "attended_tokens", "recall", "kv_bytes",
             "method_bytes", "activation_bytes"),
@@ -317,23 +310,9 @@ DROPPED = {
     "curve": ("series", "title", "x", "y"),
 }
 PLACES = {"cases": "case", "results": "row", "cells": "cell", "data": "curve"}
-KEPT_OF_ALONG = ("task", "method", "length", "context", "selections", "reused", "replaced_units", "selected_units",
-                 "segments", "segments_attended", "units_attended")
 KEPT_OF_SECONDS = ("median", "mean", "p10")
 # Lists of objects with the same members, written as their names and a line of values each.
-TABLES = ("cells", "along", "lines", "data")
-
-
-ALONG_BUDGET = " b512"
-
-
-def kept_along(points):
-    """Of every answer at a budget of 512 the last two points, between which along_table counts."""
-    answers = {}
-    for p in points:
-        if p["method"].endswith(ALONG_BUDGET):
-            answers.setdefault((p["task"], p["method"], p["length"], p["context"]), []).append(p)
-    return [{k: p[k] for k in KEPT_OF_ALONG} for found in answers.values() for p in found[-2:]]
+TABLES = ("cells", "lines", "data")
 
 
 def slim(value, place=""):
@@ -350,8 +329,6 @@ def slim(value, place=""):
             continue
         if key == "command":
             v = command_of(value)
-        elif key == "along" and isinstance(v, list):
-            v = kept_along(v)
         elif key.endswith("_seconds") and isinstance(v, dict) and "median" in v:
             v = {k: v[k] for k in KEPT_OF_SECONDS if k in v}
         out[key] = slim(v, PLACES.get(key, key if key in DROPPED else ""))

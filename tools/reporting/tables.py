@@ -148,23 +148,5 @@ def methods_table(page):
     return table(["method", "tokens", "turnover", "corrected", "ms per token", "times `window`", "record"], rows)
 
 
-def latency_table(page):
-    """A decode step by phase."""
-    name, parts = "m12-latency", []
-    for case in records.load(name)["cases"]:
-        phases = list(case["results"][0]["phase_seconds"])
-        rows = []
-        for r in case["results"]:
-            seconds = r["phase_seconds"]
-            rows.append([f"`{r['method']}`"] + [f"{1e3 * seconds[p]:.2f}" for p in phases]
-                        + [f"{1e3 * sum(seconds.values()):.2f}"])
-        where = "host memory" if case["kv_store"] == "host" else "device memory"
-        parts.append(f"{case['results'][0]['depth']:,} tokens in {where}, ms:\n\n"
-                     + table(["method"] + phases + ["sum"], rows))
-    card = records.load(name)["device"]["name"]
-    note = f"Llama 3.1 8B shape, bf16, random weights, {card}: {sources(page, [name])}. {records.load(name)['note']}."
-    return "\n\n".join(parts) + "\n\n" + wrapped(note)
-
-
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "methods": methods_table,
-          "latency": latency_table, **EVAL_TABLES}
+          **EVAL_TABLES}
