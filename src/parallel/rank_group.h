@@ -30,7 +30,7 @@ struct RankOptions {
 
 class RankGroup {
  public:
-  // Null: one rank is all that is asked for. `build`: what all ranks must have in common of the program; `options`: of
+  // Null: the options name one rank. `build`: what all ranks must have in common of the program; `options`: of
   // what they were asked.
   //
   // Errors  kOption: numbers that do not fit each other, GPUs named twice, a launcher with another number of ranks, an

@@ -49,7 +49,7 @@ class SharedCollective final : public Collective {
   struct Options {
     double seconds = 20;  // that a rank waits for the others
     int looks = 1000;     // at the others before it sleeps: some microseconds; more where each rank has idle cores
-    // That it sleeps at most before it looks whether a rank has ended. Whatever a rank does wakes it earlier.
+    // The longest sleep before it checks whether a rank has ended. Whatever a rank does wakes it earlier.
     double nap_seconds = 0.02;
   };
   // Requires  each rank of the region once.

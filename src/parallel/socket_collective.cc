@@ -157,7 +157,7 @@ SocketCollective::~SocketCollective() {
   zmq_socket_monitor(socket_.get(), nullptr, 0);
 }
 
-// Requires  the mutex, once the object is made. A rank that is gone is found out by whoever waits for it.
+// Requires  the mutex, once the object is made. A rank that ended is detected by the one that waits for it.
 void SocketCollective::send(int to, Kind kind, std::size_t bytes, std::span<const std::byte> payload) {
   const Header header{.kind = kind,
                       .rank = static_cast<std::uint32_t>(rank_),

@@ -25,7 +25,7 @@ class HttpServer {
 
   std::uint16_t port() const;
   Executors executors();
-  // Serves until stop(). Requests that come before are answered then.
+  // Serves until stop(). Requests that arrived before are answered then.
   void run(RequestHandler handler);
 
   // ---- on the I/O thread

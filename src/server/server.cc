@@ -49,7 +49,7 @@ struct Server::Impl {
                   [this](const Failure& why) { http.executors().io([this, why] { stop_for_error(why.message); }); }},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors(), events.get()) {}
-  // A file that is being written asks the engine for what goes into it.
+  // A file that is being written takes its content from the engine.
   ~Impl() { http.end_work(); }
 
   static EngineLoop::Deliver deliver_to(Executors executors) {

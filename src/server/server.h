@@ -29,7 +29,7 @@ class Server {
 
   std::uint16_t port() const;
   const std::string& served_name() const;
-  const KvEventPublisher* kv_events() const;  // null: not asked for
+  const KvEventPublisher* kv_events() const;  // null: no --kv-events
   EngineOptions engine_options() const;
   std::int64_t kv_bytes() const;  // room for keys and values
 

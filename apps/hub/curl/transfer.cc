@@ -67,7 +67,7 @@ std::string printable(std::string text) {
   fail(ErrorKind::kFile, "{}: {} answers {}{}", what, where, r.status, said);
 }
 
-// How often something is tried that cannot be had. kListing: the cache may stand in, so an endpoint that cannot be
+// How often an unavailable file is tried. kListing: the cache may stand in, so an endpoint that cannot be
 // reached at all is not tried again, and giving up is Unreachable.
 enum class Attempts : std::uint8_t { kListing, kFile };
 

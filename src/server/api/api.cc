@@ -228,7 +228,7 @@ void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer
 // ---- what the server is
 
 void Api::page(const HttpRequest&, Writer writer) {
-  // It loads nothing, speaks to this server only, cannot be put into another page, and runs no script but its own.
+  // The page loads nothing, calls this server only, cannot be framed by another page, and runs no script but its own.
   const std::string nonce = new_nonce();
   std::string html(page_html());
   constexpr std::string_view kNonce = "{{nonce}}";

@@ -163,7 +163,7 @@ void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInp
   request.include_progress = input.report_progress = options->boolean("include_progress", false);
 }
 
-// All that completions and chats have in common; the prompt and the number of tokens are still to come.
+// What completions and chats share, without the prompt and the number of tokens.
 GenerationInput parse_common(const Body& whole, const RequestContext& context, CompletionRequest& request) {
   const JsonRef& body = whole.json;
   if (!body.is_object()) body.wrong("an object");

@@ -24,7 +24,7 @@ struct Conversation {
   nlohmann::ordered_json tools;                                         // null: none
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
   bool add_generation_prompt = true;    // the beginning of the answer follows the last message
-  bool continue_final_message = false;  // the answer goes on where the last message ends
+  bool continue_final_message = false;  // the answer continues the last message
   std::string template_name;            // of the model's templates; empty: tool_use where there are tools, else default
 };
 

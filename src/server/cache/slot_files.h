@@ -1,5 +1,5 @@
-// Slots to session files and back while others are answered: all that takes time is done here, and the engine is asked
-// for a piece at a time, between two steps.
+// Saves slots to session files and restores them while others are answered: slow work is done here, and the engine is
+// asked for a piece at a time, between two steps.
 //
 // Threads  any that may wait, one at a time; never the engine's.
 #pragma once
