@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ".").resolve()
 sys.path.insert(0, str(ROOT / "tools"))
-from reporting import records  # noqa: E402
+from reporting import record_text  # noqa: E402
 
 
 def report(root, *arguments):
@@ -84,9 +84,9 @@ class ReportTest(Tree):
     def test_records_are_as_tools_record_writes_them(self):
         wrong = []
         for file in sorted((ROOT / "bench/results").glob("*.json")):
-            if file.read_text() != records.record_text(records.unpacked(json.loads(file.read_text()))):
+            if file.read_text() != record_text.record_text(record_text.unpacked(json.loads(file.read_text()))):
                 wrong.append(file.name)
-        self.assertEqual(wrong, [], "a line a case, without what nothing reads: records.record_text()")
+        self.assertEqual(wrong, [], "a line a case, without what nothing reads: tools/reporting/record_text.py")
 
     def test_a_document_or_a_source_names_every_record(self):
         texts = [f.read_text() for top in ("docs", "tools", "tests", "apps", "src") for f in (ROOT / top).rglob("*")
@@ -117,7 +117,7 @@ class RecordTextTest(unittest.TestCase):
         record = {"what": "x", "cases": [{"command": ["mneme", "eval", "-m", "a b"], "machine": {"cpu": "C", "cores": 2},
                                           "cells": [{"method": "full", "against_full": {"points": 0.5, "pairs": 2}},
                                                     {"method": "fier", "seconds": 2, "budget": None}]}]}
-        text = records.record_text(record)
+        text = record_text.record_text(record)
         self.assertEqual(text, '''{"what": "x",
  "cases": [
   {"command": "mneme eval -m 'a b'", "machine": {"cpu": "C"},
@@ -126,12 +126,12 @@ class RecordTextTest(unittest.TestCase):
      ["full", 0.5, null],
      ["fier", null, null]]}}]}
 ''')
-        cells = records.unpacked(json.loads(text))["cases"][0]["cells"]
+        cells = record_text.unpacked(json.loads(text))["cases"][0]["cells"]
         self.assertEqual(cells, [{"method": "full", "against_full": {"points": 0.5}}, {"method": "fier"}])
 
     def test_a_bench_case_keeps_its_medians_and_a_line_for_each_result(self):
         row = {"method": "full", "depth": 8, "step_seconds": {"median": 0.00123456789, "p99": 1}, "operations": 1}
-        text = records.record_text({"cases": [{"test": "decode", "threads": 4, "device": {"name": "H"}, "machine": {},
+        text = record_text.record_text({"cases": [{"test": "decode", "threads": 4, "device": {"name": "H"}, "machine": {},
                                                "results": [row, row]}]})
         line = '{"method": "full", "depth": 8, "step_seconds": {"median": 0.001234568}}'
         self.assertEqual(text, '''{"cases": [
