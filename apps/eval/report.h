@@ -53,7 +53,7 @@ CellRecord record_from_json(const nlohmann::json& line);
 // Exact match (mean over tasks) against bytes of keys, values and index read per step: one point per method, one panel
 // per length.
 std::string plot_svg(const std::vector<CellSummary>& cells);
-// The same of other scores.
+// A point of a plot of other scores than the exact ones.
 struct PlotValue {
   std::string panel, method;  // the panel's title
   double kib = 0, percent = 0;

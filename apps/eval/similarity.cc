@@ -115,7 +115,7 @@ std::vector<std::vector<std::int32_t>> SimilarityObserver::true_tokens(std::int3
 
 void SimilarityObserver::measure_overlap(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
                                          Sequence& sequence, bool boundary) {
-  // Of the tokens that the step before looked at, so that both sets are selected from the same.
+  // Only tokens that the preceding step saw, so that both sets are selected from the same.
   const std::int32_t n = (row.cache->length() - 1) / kLargestGroup * kLargestGroup;
   Overlap& o = overlaps_[layer];
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {

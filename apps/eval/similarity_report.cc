@@ -42,13 +42,13 @@ constexpr std::int32_t kMaxHeads = 8;
 
 std::string cosine_table(const SimilarityObserver& observer) {
   const std::int32_t n_heads = observer.shape().n_heads;
-  const bool each = n_heads <= kMaxHeads;
+  const bool by_head = n_heads <= kMaxHeads;
   std::string out = "| layer |", rule = "|---|";
-  for (std::int32_t h = 0; each && h < n_heads; ++h) {
+  for (std::int32_t h = 0; by_head && h < n_heads; ++h) {
     out += fmt::format(" head {} |", h);
     rule += "---|";
   }
-  if (!each) {
+  if (!by_head) {
     out += " lowest head | highest head |";
     rule += "---|---|";
   }
@@ -56,7 +56,7 @@ std::string cosine_table(const SimilarityObserver& observer) {
   for (std::int32_t l = 0; l < observer.shape().n_layers; ++l) {
     std::vector<double> means;
     for (std::int32_t h = 0; h < n_heads; ++h) means.push_back(mean(observer.cosines(l, h)));
-    if (!each) {
+    if (!by_head) {
       const auto [lowest, highest] = std::minmax_element(means.begin(), means.end());
       means = {*lowest, *highest};
     }

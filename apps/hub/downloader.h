@@ -17,13 +17,13 @@ namespace mneme::hub {
 struct FetchEvents {
   // A file begins to arrive. `bytes`: its whole size.
   std::function<void(const std::string& path, std::int64_t bytes)> on_file;
-  // Of the file that came last; after each megabyte (10^6 bytes).
+  // Progress of the file that on_file named last; after each megabyte (10^6 bytes).
   std::function<void(std::int64_t done, std::int64_t total)> on_progress;
   // Something to know: waiting for another process, a connection that broke off.
   std::function<void(const std::string& line)> on_note;
 };
 
-// The endpoint tells nothing of the repository: no network, no such host, nobody who listens, busy for too long.
+// The endpoint says nothing about the repository: no network, no such host, no listener, busy for too long.
 class Unreachable : public Error {
  public:
   explicit Unreachable(const std::string& message) : Error(ErrorKind::kFile, message) {}

@@ -80,7 +80,7 @@ fs::path fetch(const Downloader& downloader, const FetchContext& c, const Listin
     const fs::path index = c.cache.snapshot(listing.commit) / selection.index;
     fetch_files(downloader, c, listing, files_of_index(read_file(index), index.string(), listing));
   }
-  // Last, so that without a network the former commit stands until this one is complete.
+  // Last, so that without a network the former commit is used until this one is complete.
   c.cache.set_commit(listing.commit);
   return opened(c.cache, listing.commit, selection);
 }

@@ -9,8 +9,8 @@
 
 namespace mneme::hub {
 
-// Fetches the model that `name` ("OWNER/NAME[:QUANT]") stands for and returns what to open: a GGUF file, or a folder.
-// Files that are in the cache are not fetched again; one that broke off goes on where it ended. Only files whose hash
+// Fetches the model that `name` ("OWNER/NAME[:QUANT]") names and returns what to open: a GGUF file, or a folder.
+// Files that are in the cache are not fetched again; an interrupted one resumes. Only files whose hash
 // is the one that the endpoint names get their final name. Offline, without libcurl, and where the endpoint cannot be
 // reached or is busy, takes what the cache has.
 //

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
   fail(ErrorKind::kFile, "{}: {} failed: {}", path.string(), doing, why);
 }
 
-// Whoever removes a lock file while others wait for it leaves them a lock that nobody else sees.
+// A lock file that is removed while others wait for it leaves them a lock that no new process sees.
 bool still_names(const fs::path& path, int fd) {
   struct stat by_name {
   }, by_fd{};

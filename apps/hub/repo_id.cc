@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxName = 96, kMaxQuant = 255;
 
-// Both become names of folders, so nothing that stands for another folder is let through.
+// Both become names of folders, so names that mean another folder are refused.
 bool is_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxName) return false;
   const auto fits = [](char c) { return is_letter_or_digit(c) || c == '-' || c == '.' || c == '_'; };

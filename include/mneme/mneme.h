@@ -38,7 +38,7 @@ std::string_view version();
 
 struct ModelInfo {
   std::string name;          // as the file calls it; may be empty
-  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string architecture;  // "llama", "qwen3", "gpt-oss", ... (docs/reference/formats.md)
   std::string file_format;   // "GGUF v3", "Hugging Face (safetensors)"
   std::string chat_family;   // whose framing of turns is used: "llama-3", "chatml", ...; "none": plain text
   std::int64_t context = 0;  // tokens that the model was made for

@@ -24,7 +24,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// A link that is followed stands for its target, which gets the new content.
+// The target of a link that is followed gets the new content.
 fs::path target_of(const fs::path& path, Links links) {
   std::error_code error;
   if (links == Links::kRefused || !fs::is_symlink(path, error)) return path;

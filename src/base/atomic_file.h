@@ -10,7 +10,7 @@
 
 namespace mneme {
 
-// What a symbolic link at a path stands for: its target, or an error.
+// What a symbolic link at a path means: its target, or an error.
 enum class Links : std::uint8_t { kFollowed, kRefused };
 
 // Writes a file that only its owner may read. Until commit() the file at `path` is unchanged; without commit()

@@ -14,7 +14,7 @@
 namespace mneme {
 
 MappedFile::MappedFile(const std::filesystem::path& path, Links links) {
-  // Without O_NONBLOCK a FIFO that nobody writes would hold the caller up before it is refused.
+  // Without O_NONBLOCK a FIFO without a writer would block the caller before it is refused.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefused ? O_NOFOLLOW : 0);
   const int fd = ::open(path.c_str(), flags);
   if (fd < 0 && errno == ELOOP && links == Links::kRefused)

@@ -67,11 +67,11 @@ std::vector<NumaNode> read_numa_nodes(const std::filesystem::path& folder) {
 }
 
 std::vector<int> assign_cpus(NumaPolicy policy, std::span<const int> allowed, std::span<const NumaNode> nodes,
-                             int here) {
+                             int current_cpu) {
   std::vector<int> assigned;
   if (policy == NumaPolicy::kIsolate) {
     for (const NumaNode& node : nodes)
-      if (has(node, here))
+      if (has(node, current_cpu))
         for (int cpu : allowed)
           if (has(node, cpu)) assigned.push_back(cpu);
   } else if (policy == NumaPolicy::kDistribute) {
@@ -93,8 +93,8 @@ std::vector<int> assign_cpus(NumaPolicy policy, std::span<const int> allowed, st
 std::unique_ptr<ThreadPool> make_thread_pool(int threads, Pinning pinning, NumaPolicy policy) {
   const std::vector<int> allowed = affinity_cpus();
   const std::vector<NumaNode> nodes = policy == NumaPolicy::kNone ? std::vector<NumaNode>() : read_numa_nodes();
-  const int here = sched_getcpu();
-  std::vector<int> cpus = nodes.size() > 1 ? assign_cpus(policy, allowed, nodes, here) : allowed;
+  const int current_cpu = sched_getcpu();
+  std::vector<int> cpus = nodes.size() > 1 ? assign_cpus(policy, allowed, nodes, current_cpu) : allowed;
   if (nodes.size() > 1) {
     // Without pinning, threads could migrate away from bound memory: isolated threads stay on their node as a group.
     if (policy == NumaPolicy::kDistribute) set_memory_policy(MPOL_INTERLEAVE, nodes);

@@ -28,9 +28,9 @@ std::vector<int> parse_cpu_list(std::string_view text);
 std::vector<NumaNode> read_numa_nodes(const std::filesystem::path& folder = "/sys/devices/system/node");
 
 // CPUs for threads 0, 1, ..., taken from `allowed` (ascending). kNone and machines with one node: `allowed`.
-// kDistribute: round-robin over the nodes. kIsolate: those of the node that contains CPU `here`.
+// kDistribute: round-robin over the nodes. kIsolate: those of the node that contains `current_cpu`.
 std::vector<int> assign_cpus(NumaPolicy policy, std::span<const int> allowed, std::span<const NumaNode> nodes,
-                             int here);
+                             int current_cpu);
 
 // Sets the memory policy and creates the compute pool. `threads` 0: one per CPU that the policy allows. Best effort:
 // what a container forbids is left unchanged.

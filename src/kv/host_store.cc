@@ -41,7 +41,7 @@ void HostStore::copy(BlocksGo go) {
 }
 
 bool HostStore::store(const SequenceCache& cache, std::span<const PageKey> keys) {
-  // None of a sequence goes for those that follow it.
+  // No page of a sequence is evicted for the ones that follow it.
   std::vector<PageIndex::Page*> held;
   const auto evicts = [&](const PageIndex::Page&) {
     ++stats_.evicted;

@@ -1,5 +1,5 @@
 // Pages of sequences that do not run, in host memory beside a pool: page-locked where the pool is a device's, so that
-// pages come and go by one copy over the link that nobody waits for.
+// one copy over the link moves pages and no step waits for it.
 //
 // A page here is what a sequence stores of kPageTokens tokens, all layers and KV heads together. Which page it is, and
 // which goes first when there is no room, is as on the disk (PageIndex). Nothing survives the process.
@@ -36,7 +36,7 @@ class HostStore {
   // Pages that are held are not evicted. Requires  they are here.
   void hold(std::span<const PageKey> keys);
   void release(std::span<const PageKey> keys);
-  // Forgets pages that nobody asks for again, if they are here and not held.
+  // Forgets pages that will not be requested again, if they are stored and not held.
   void drop(std::span<const PageKey> keys);
 
   struct Stats {

@@ -94,8 +94,8 @@ void PagePool::write(std::byte* to, const std::byte* from_host, std::size_t byte
 
 HostMemory PagePool::host_memory(std::size_t bytes) const {
   if (memory_ != nullptr) return memory_->host_memory(bytes);
-  const auto own = std::make_shared<Buffer>(bytes);
-  return {.data = own->data(), .device_data = own->data(), .owner = own};
+  const auto buffer = std::make_shared<Buffer>(bytes);
+  return {.data = buffer->data(), .device_data = buffer->data(), .owner = buffer};
 }
 void PagePool::copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, BlocksGo go) const {
   if (memory_ != nullptr) return memory_->copy_blocks(host, places, block_bytes_, go);

@@ -131,10 +131,10 @@ class PagePool {
   // Layers of `windows` keep no more than their window. Requires  no block was allocated yet.
   void set_windows(const KvWindows& windows);
   const KvWindows& windows() const { return windows_; }
-  // As release(), but what the block holds can be had back until it is allocated again: those released longest ago are
+  // As release(), but the block's content can be taken back until it is allocated again: those released longest ago are
   // allocated first, after all others. Requires  windows.
   void release_weakly(BlockId id);
-  // Changes when a block's content may have changed, or can be had back no more.
+  // Changes when a block's content may have changed, or can no longer be taken back.
   std::uint32_t content(BlockId id) const { return content_[id.value]; }
   void change_content(BlockId id) { ++content_[id.value]; }
   // One more reference to a block that may be free. Requires  content(id) is what it was when it was released weakly.

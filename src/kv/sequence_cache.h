@@ -6,7 +6,7 @@
 // Positions  count all tokens of the sequence and never change. A head that dropped tokens has holes in its positions;
 // the kept tokens keep their order.
 // Windows  Layers that attend a window (PagePool::windows()) release the pages behind it, which their tables still name:
-// a sequence that is cut takes them back where nobody has written them since.
+// a sequence that is cut takes them back while they are unwritten.
 // Memory  A dropped token's memory is freed with its page: at once when the page holds no kept token of the head, else
 // when the head is compacted. A head is compacted when that frees at least a quarter as many pages as remain and no
 // page to be written is shared.
@@ -55,7 +55,7 @@ class SequenceCache {
   std::int64_t blocks_to_end(std::int32_t n_new, std::int32_t step_tokens) const;
   // Releases the pages behind the window of layers that have one, but for KvWindows::kSlack tokens.
   void release_behind() { release_first(pool_->windows().first_page(length_ - KvWindows::kSlack), false); }
-  // Releases the first n_pages pages of these layers. for_good: they hold nothing of use, and nobody takes them back.
+  // Releases the first n_pages pages of these layers. for_good: they hold nothing of use, and are never taken back.
   // Requires  the token at position length() does not attend them.
   void release_first(std::int32_t n_pages, bool for_good);
   // Pages that were released so, 0 in layers without a window.
@@ -76,7 +76,7 @@ class SequenceCache {
   // the number of tokens.
   std::int32_t append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
                            std::vector<KvRun>& runs) const;
-  // The same for ascending units of unit_tokens tokens; a unit may take more than one run.
+  // append_runs() for ascending units of unit_tokens tokens; a unit may take more than one run.
   std::int32_t append_units(std::int32_t layer, std::int32_t kv_head, std::span<const std::int32_t> units,
                             std::int32_t unit_tokens, std::vector<KvRun>& runs) const;
   // Appends the blocks of a page, layer after layer, KV head after KV head, at places from first_place on.
@@ -90,7 +90,7 @@ class SequenceCache {
   // Drops all tokens of one head permanently, except those whose ranks (0: the oldest stored) are in `ranks`.
   // Requires  ranges ascending, disjoint, within [0, n_stored).
   void keep(std::int32_t layer, std::int32_t kv_head, std::span<const TokenRange> ranks);
-  // The same for several heads, each at most once; their tokens move in one batch.
+  // keep() for several heads, each at most once; their tokens move in one batch.
   struct HeadRanks {
     std::int32_t layer = 0, kv_head = 0;
     std::span<const TokenRange> ranks;

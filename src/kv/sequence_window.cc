@@ -65,7 +65,7 @@ void SequenceCache::take_back(std::int32_t new_length) {
     if (!windows.has(count32(t / shape().n_kv_heads))) continue;
     auto& table = tables_[t];
     for (std::int32_t page = first; page < std::min(released_, pages); ++page) pool_->take_back(table[page]);
-    // What lies behind the new end goes here: of these pages, it holds those from released_ on.
+    // Pages behind the new end are freed here: the sequence holds those from released_ on.
     while (size32(table) > pages) {
       if (size32(table) > released_) pool_->release(table.back());
       table.pop_back();

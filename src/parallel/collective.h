@@ -6,7 +6,7 @@
 //   barrier      returns when every rank has arrived
 //
 // Errors   kDevice (all calls): a rank ended, or did not arrive in time; ranks that call different things; abort(). From
-//          then on every call of every rank fails: nobody waits for ever. With Patience::kWhileTheyLive there is no
+//          then on every call of every rank fails: no rank waits for ever. With Patience::kWhileTheyLive there is no
 //          deadline: for what an idle leader says next, and for loading weights.
 // Threads  one at a time for each rank; abort() from any.
 #pragma once

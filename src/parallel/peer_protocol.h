@@ -44,7 +44,7 @@ inline constexpr int kPeerPackets = kPeerTile / 2;  // of a tile
 struct PeerBuffers {
   PeerPacket* of[kMaxPeers] = {};
   std::uint32_t* epochs = nullptr;     // [tiles], this rank's alone
-  const std::int32_t* stop = nullptr;  // not 0: nobody waits any more, sums are worth nothing
+  const std::int32_t* stop = nullptr;  // not 0: ranks stop waiting, and sums are void
   std::int32_t rank = 0, tiles = 0;
 };
 

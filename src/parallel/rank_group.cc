@@ -109,7 +109,7 @@ void expect_sizes(const RankOptions& o) {
     fail(ErrorKind::kOption, "--nnodes {}: expected --dist-init-addr HOST:PORT, of the first host", o.n_nodes);
 }
 
-// Where this process stands before anybody was started.
+// This process's place before it has started any other.
 RankPlace place_of(const RankOptions& o) {
   std::optional<RankPlace> place = rank_place_of_environment();
   if (place && place->size == o.size()) return *place;
@@ -215,7 +215,7 @@ void RankGroup::start_others() {
   }
 }
 
-// Of a launcher's ranks each takes its own.
+// Each rank that a launcher started takes its own GPU.
 void RankGroup::take_gpu(int local_rank) const {
   const auto named = static_cast<int>(std::count(options_.gpus.begin(), options_.gpus.end(), ',')) + 1;
   const std::vector<int> gpus = gpus_of(options_, options_.gpus.empty() ? local_rank + 1 : named);

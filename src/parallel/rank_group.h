@@ -30,7 +30,7 @@ struct RankOptions {
 
 class RankGroup {
  public:
-  // Null: one rank is all that is asked for. `build`: what all ranks must have in common of the program; `options`: of
+  // Null: the options name one rank. `build`: what all ranks must have in common of the program; `options`: of
   // what they were asked.
   //
   // Errors  kOption: numbers that do not fit each other, GPUs named twice, a launcher with another number of ranks, an
@@ -68,7 +68,7 @@ class RankGroup {
   std::vector<int> children_;
 };
 
-// Looks after the other ranks while it lives, also while nobody computes.
+// Watches the other ranks while it lives, also between computations.
 class RankWatch {
  public:
   // Calls `on_failure` once, on a thread of its own, when one is lost. A process that still has its watch some time later

@@ -1,4 +1,4 @@
-// Where this process stands among the ranks: from our own variables (set by the rank that starts the others), or those
+// This process's place among the ranks: from our own variables (set by the rank that starts the others), or those
 // of torchrun, Open MPI, PMI and Slurm.
 #pragma once
 

@@ -45,7 +45,7 @@ void wake_all(Word& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Also a process that ended and that nobody has waited for yet.
+// True for a zombie too: a process that ended and was not waited for yet.
 bool process_ended(std::int32_t pid) {
   if (kill(pid, 0) != 0) return errno == ESRCH;
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
@@ -66,7 +66,7 @@ struct SharedRegion::Layout {
     std::atomic<std::uint64_t> calls;  // that it has arrived at
     std::atomic<std::int32_t> pid;     // 0: not there yet
     Word gone;
-    // Of the last two calls.
+    // The last two calls, and their bytes.
     std::uint32_t call[2];
     std::uint64_t bytes[2];
   } ranks[kMaxRanks];
@@ -95,10 +95,10 @@ std::shared_ptr<SharedRegion> SharedRegion::open(int descriptor) {
   struct stat info {};
   std::shared_ptr<SharedRegion> region(new SharedRegion);
   region->descriptor_ = descriptor;
-  const bool there = fstat(descriptor, &info) == 0 && info.st_size >= static_cast<off_t>(sizeof(Layout));
-  void* at =
-      there ? mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0)
-            : MAP_FAILED;
+  const bool has_layout = fstat(descriptor, &info) == 0 && info.st_size >= static_cast<off_t>(sizeof(Layout));
+  void* at = has_layout ? mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED,
+                               descriptor, 0)
+                        : MAP_FAILED;
   if (at == MAP_FAILED) fail(ErrorKind::kDevice, "descriptor {} has no memory that ranks share", descriptor);
   region->layout_ = static_cast<Layout*>(at);
   const Layout& l = *region->layout_;

@@ -20,7 +20,7 @@ class SharedRegion {
 
   // Errors  kResource: no memory. kOption: another number than 1 to kMaxRanks.
   static std::shared_ptr<SharedRegion> make(int size);
-  // Of a descriptor that another process made. Takes it over.
+  // The region of a descriptor that another process made; takes it over.
   //
   // Errors  kDevice: it is no region of this build's.
   static std::shared_ptr<SharedRegion> open(int descriptor);
@@ -49,7 +49,7 @@ class SharedCollective final : public Collective {
   struct Options {
     double seconds = 20;  // that a rank waits for the others
     int looks = 1000;     // at the others before it sleeps: some microseconds; more where each rank has idle cores
-    // That it sleeps at most before it looks whether a rank has ended. Whatever a rank does wakes it earlier.
+    // The longest sleep before it checks whether a rank has ended. Whatever a rank does wakes it earlier.
     double nap_seconds = 0.02;
   };
   // Requires  each rank of the region once.

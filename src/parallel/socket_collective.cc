@@ -157,7 +157,7 @@ SocketCollective::~SocketCollective() {
   zmq_socket_monitor(socket_.get(), nullptr, 0);
 }
 
-// Requires  the mutex, once the object is made. A rank that is gone is found out by whoever waits for it.
+// Requires  the mutex, once the object is made. A rank that ended is detected by the one that waits for it.
 void SocketCollective::send(int to, Kind kind, std::size_t bytes, std::span<const std::byte> payload) {
   const Header header{.kind = kind,
                       .rank = static_cast<std::uint32_t>(rank_),
@@ -250,7 +250,7 @@ Message SocketCollective::take(int from, double seconds) {
       zmq_getsockopt(socket_.get(), ZMQ_FD, &descriptor, &size);
     }
     pollfd news{.fd = descriptor, .events = POLLIN, .revents = 0};
-    poll(&news, 1, 1);  // ms: the descriptor tells of changes alone, and a change may have come before
+    poll(&news, 1, 1);  // 1 ms: the descriptor signals changes alone, and a change may have happened before
   }
 }
 

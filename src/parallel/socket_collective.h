@@ -1,7 +1,7 @@
 // Collectives over ZeroMQ, for ranks that share no memory: on several hosts, or started by a launcher. Values go to rank
 // 0 and back, so it is for what ranks tell each other (kilobytes a step) and for tests; GPUs have NCCL.
 //
-// Nothing is encrypted and nobody is asked who he is: use a private network, or 127.0.0.1.
+// Nothing is encrypted and peers are not authenticated: use a private network, or 127.0.0.1.
 #pragma once
 
 #include <memory>

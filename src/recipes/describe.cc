@@ -3,6 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
@@ -34,20 +40,14 @@ std::string recipes_table() {
 }
 
 std::string settings_table() {
-  std::string out = "| method |", rule = "|---|";
-  for (const RecipeField& key : recipe_fields()) {
-    out += fmt::format(" {} |", key.name);
-    rule += "---|";
-  }
-  out += "\n" + rule + "\n";
+  std::string out = "| method | settings |\n|---|---|\n";
   for (const RecipeRow& row : recipe_table()) {
     const Recipe recipe = row.make({});
-    out += fmt::format("| `{}` |", row.name);
-    for (const RecipeField& key : recipe_fields()) {
-      const std::string value = override_value(recipe, key.name);
-      out += fmt::format(" {} |", value.empty() ? "-" : value);
-    }
-    out += "\n";
+    std::vector<std::string> settings;
+    for (const RecipeField& key : recipe_fields())
+      if (const std::string value = override_value(recipe, key.name); !value.empty())
+        settings.push_back(fmt::format("{}={}", key.name, value));
+    out += fmt::format("| `{}` | {} |\n", row.name, fmt::join(settings, ", "));
   }
   return out;
 }
@@ -73,6 +73,7 @@ std::string combinations_table() {
                          schedules[] = {"every_step", "speculative", "boundary"};
   std::string out = "| unit, schedule |";
   std::string rule = "|---|";
+  std::vector<std::string> refusals;  // cells name them by number
   for (std::string_view index : indexes) {
     out += fmt::format(" index={} |", index);
     rule += "---|";
@@ -85,10 +86,18 @@ std::string combinations_table() {
         Recipe r = make_recipe("oracle", {.sink = 64, .recent = 64});
         apply_overrides(fmt::format("unit={},index={},schedule={}", unit, index, schedule), r);
         const auto reasons = check(r, kAnyShape);
-        out += reasons.empty() ? " yes |" : fmt::format(" no: {} |", cell(reasons.front()));
+        if (reasons.empty()) {
+          out += " yes |";
+          continue;
+        }
+        const auto known = std::find(refusals.begin(), refusals.end(), reasons.front());
+        out += fmt::format(" no ({}) |", known - refusals.begin() + 1);
+        if (known == refusals.end()) refusals.push_back(reasons.front());
       }
       out += "\n";
     }
+  out += "\n";
+  for (std::size_t i = 0; i < refusals.size(); ++i) out += fmt::format("{}. {}\n", i + 1, refusals[i]);
   return out;
 }
 
@@ -113,10 +122,15 @@ std::string form_of(const Recipe& recipe) {
   return reason == nullptr ? std::string(form) : fmt::format("{}: {}", form, cell(reason));
 }
 
-// How a GPU runs each method, with its defaults, and overrides of it that the papers print.
+// How a GPU runs each method, with its defaults, and overrides of it that the papers print: a row a form.
 std::string devices_table() {
-  std::string out = "| recipe | on a GPU |\n|---|---|\n";
-  for (const RecipeRow& row : recipe_table()) out += fmt::format("| `{}` | {} |\n", row.name, form_of(row.make({})));
+  std::vector<std::pair<std::string, std::string>> rows;  // form, recipes
+  const auto add = [&](std::string_view name, const std::string& form) {
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.first == form; });
+    if (row == rows.end()) row = rows.insert(rows.end(), {form, ""});
+    row->second += fmt::format("{}`{}`", row->second.empty() ? "" : ", ", name);
+  };
+  for (const RecipeRow& row : recipe_table()) add(row.name, form_of(row.make({})));
   const std::string_view forms[] = {
       "quest:unit=page:32",
       "quest:pool=none",
@@ -141,7 +155,9 @@ std::string devices_table() {
       "actqkv:match=mean,top=4",
       "actqkv:cutoff_in=all",
   };
-  for (std::string_view form : forms) out += fmt::format("| `{}` | {} |\n", form, form_of(parse_recipe(form)));
+  for (std::string_view form : forms) add(form, form_of(parse_recipe(form)));
+  std::string out = "| on a GPU | recipes |\n|---|---|\n";
+  for (const auto& [form, recipes] : rows) out += fmt::format("| {} | {} |\n", form, recipes);
   out +=
       "\nFused selections (`unfused`: score to memory, pool and top-k, by kernels that take any recipe):\n\n"
       "| what | kernel |\n|---|---|\n";

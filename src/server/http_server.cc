@@ -48,7 +48,7 @@ void HttpServer::Impl::accept() {
         metrics.count_request("", 503);
       }
     } else if (error == asio::error::no_descriptors) {
-      // Whoever is connected goes on; more are taken when some have gone.
+      // Open connections continue; new ones are accepted when some have closed.
       auto timer = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(100));
       timer->async_wait([this, timer](error_code) { accept(); });
       return;

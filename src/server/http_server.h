@@ -25,11 +25,11 @@ class HttpServer {
 
   std::uint16_t port() const;
   Executors executors();
-  // Serves until stop(). Requests that come before are answered then.
+  // Serves until stop(). Requests that arrived before are answered then.
   void run(RequestHandler handler);
 
   // ---- on the I/O thread
-  // Every answer from now on closes its connection. New connections are still accepted, so that clients are told that
+  // Every answer from now on closes its connection. New connections are still accepted, so that clients learn that
   // the server stops.
   void drain();
   // Requests that are being answered.
@@ -41,7 +41,7 @@ class HttpServer {
   void on_signal(std::function<void(int signal)> task);
   // run() returns; connections are closed.
   void stop();
-  // From any thread: work that started ends, the rest is forgotten. What it uses may go then.
+  // From any thread: waits for work that has started and drops the rest; what the work uses may be freed afterwards.
   void end_work();
 
  private:

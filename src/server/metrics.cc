@@ -19,7 +19,7 @@ const std::vector<double> kTokens = {1,    2,    5,    10,    20,    50,    100,
                                      1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 const std::vector<double> kShares = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
 
-// What stands between quotes in a label.
+// A label's value, escaped for its quotes.
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {

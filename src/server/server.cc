@@ -45,10 +45,11 @@ struct Server::Impl {
              {.max_in_flight = options.engine.max_sequences + options.limits.max_queue,
               .stream_seconds = options.stream_seconds,
               .keeper = keeper_options(options, events.get()),
-              .on_broken = [this](const Failure& why) { http.executors().io([this, why] { evict(why.message); }); }},
+              .on_broken =
+                  [this](const Failure& why) { http.executors().io([this, why] { stop_for_error(why.message); }); }},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors(), events.get()) {}
-  // A file that is being written asks the engine for what goes into it.
+  // A file that is being written takes its content from the engine.
   ~Impl() { http.end_work(); }
 
   static EngineLoop::Deliver deliver_to(Executors executors) {
@@ -72,14 +73,14 @@ struct Server::Impl {
 
   void begin_stop();
   void refuse_requests(double seconds_to_end);
-  void evict(const std::string& why);
+  void stop_for_error(const std::string& why);
   void wait_for_answers();
 
   ServerOptions options;
   std::string name;
   Metrics metrics;
   HttpServer http;
-  std::unique_ptr<KvEventPublisher> events;  // null: nobody asked
+  std::unique_ptr<KvEventPublisher> events;  // null: no --kv-events
   EngineLoop loop;
   Api api;
   std::string failure;
@@ -112,7 +113,7 @@ void Server::Impl::refuse_requests(double seconds_to_end) {
   wait_for_answers();
 }
 
-void Server::Impl::evict(const std::string& why) {
+void Server::Impl::stop_for_error(const std::string& why) {
   options.log(fmt::format("the device failed: {}", why));
   failure = why;
   if (stops == 0) return begin_stop();
@@ -142,7 +143,7 @@ const std::string& Server::failure() const {
   return impl_->failure;
 }
 void Server::fail(std::string why) {
-  impl_->http.executors().io([this, why = std::move(why)] { impl_->evict(why); });
+  impl_->http.executors().io([this, why = std::move(why)] { impl_->stop_for_error(why); });
 }
 std::uint16_t Server::port() const {
   return impl_->http.port();

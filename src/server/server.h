@@ -29,7 +29,7 @@ class Server {
 
   std::uint16_t port() const;
   const std::string& served_name() const;
-  const KvEventPublisher* kv_events() const;  // null: not asked for
+  const KvEventPublisher* kv_events() const;  // null: no --kv-events
   EngineOptions engine_options() const;
   std::int64_t kv_bytes() const;  // room for keys and values
 
@@ -39,9 +39,9 @@ class Server {
   void run();
   // After run(): how the device failed; empty: it did not.
   const std::string& failure() const;
-  // From any thread: ends as where the device fails, with this reason.
+  // From any thread: ends the server as a failed device does, with this reason.
   void fail(std::string why);
-  // From any thread. A second call does not wait for requests any more.
+  // From any thread: stops the server. A second call no longer waits for requests.
   void stop();
 
  private:

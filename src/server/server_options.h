@@ -21,13 +21,13 @@ namespace mneme::server {
 struct ListenOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;               // 0: any that is free
-  std::vector<std::string> api_keys;       // any of them; empty: none is asked for
+  std::vector<std::string> api_keys;       // any of them; empty: no key is needed
   std::vector<KeyPolicy> key_policies;     // more keys, each with its limits
   std::vector<std::string> cors_origins;   // that browsers may call from; empty: none but the server's own
-  std::vector<std::string> allowed_hosts;  // beside the loopback's names, where no key is asked for
+  std::vector<std::string> allowed_hosts;  // besides the loopback's names, where no key is needed
 };
 
-// The origin that a browser is told it may read the answer from; empty: none.
+// The origin that a browser may read the answer from; empty: none.
 inline std::string allowed_origin(const ListenOptions& options, std::string_view origin) {
   for (const std::string& allowed : options.cors_origins)
     if (allowed == "*" || (!origin.empty() && allowed == origin)) return allowed;

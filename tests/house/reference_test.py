@@ -83,8 +83,32 @@ sys.stdout.write(text)
         with tempfile.TemporaryDirectory() as folder:
             root = self.copy(folder)
             page = root / "docs/reference/options.md"
-            page.write_text(page.read_text().replace("<!-- reference: options -->", ""))
-            self.assertIn("0 pages hold the part options", reference(root, "--check").stderr)
+            page.write_text(page.read_text().replace("<!-- reference: options-shared -->", ""))
+            self.assertIn("0 pages hold the part options-shared", reference(root, "--check").stderr)
+
+    def test_every_command_is_on_its_page_or_in_the_index(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.copy(folder)
+            index = root / "docs/reference/options.md"
+            page = root / "docs/reference/options/doctor.md"
+            self.assertIn("(options/doctor.md)", index.read_text())
+            page.rename(root / "docs/reference/options/made-up.md")
+            made_up = root / "docs/reference/options/made-up.md"
+            made_up.write_text(made_up.read_text().replace("options-doctor", "options-made-up"))
+            self.assertIn("the program has no command made-up", reference(root).stderr)
+            made_up.unlink()
+            self.assertEqual(reference(root).returncode, 0)
+            self.assertIn("(#mneme-doctor)", index.read_text())
+            self.assertIn("\n## `mneme doctor`\n", index.read_text())
+
+    def test_an_option_is_described_once(self):
+        index = (ROOT / "docs/reference/options.md").read_text()
+        pages = {p.stem: p.read_text() for p in (ROOT / "docs/reference/options").glob("*.md")}
+        self.assertIn("\n* `--gpus` `N,...`: ", index)
+        for name in ("run", "serve", "eval", "bench"):
+            self.assertNotIn("* `--gpus`", pages[name])
+            self.assertIn("`--gpus`", pages[name])
+        self.assertNotIn("{false}", "".join([index, *pages.values()]))
 
 
 if __name__ == "__main__":

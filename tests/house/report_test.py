@@ -11,6 +11,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ".").resolve()
+sys.path.insert(0, str(ROOT / "tools"))
+from reporting import record_text  # noqa: E402
 
 
 def report(root, *arguments):
@@ -72,12 +74,26 @@ class ReportTest(Tree):
         self.expect(0)
 
     def test_a_page_may_not_show_a_figure_without_its_record(self):
-        for name in ("m13-throughput-h200.json", "m8-accuracy-h200.json"):
-            (self.root / "bench/results" / name).unlink(missing_ok=True)
-        self.page("![throughput](figures/throughput.svg)\n")
-        self.expect(1, "shows docs/figures/throughput.svg, which has no record")
-        self.page("<!-- report: accuracy -->\n<!-- /report -->\n")
-        self.expect(1, "table accuracy has no record (bench/results/m8-accuracy-h200.json)")
+        for name in ("m14-plan.json", "m11-key-statistics.json"):
+            (self.root / "bench/results" / name).unlink()
+        self.page("![throughput](figures/plan-throughput.svg)\n")
+        self.expect(1, "shows docs/figures/plan-throughput.svg, which has no record")
+        self.page("<!-- report: key-statistics -->\n<!-- /report -->\n")
+        self.expect(1, "table key-statistics has no record (bench/results/m11-key-statistics.json)")
+
+    def test_records_are_as_tools_record_writes_them(self):
+        wrong = []
+        for file in sorted((ROOT / "bench/results").glob("*.json")):
+            if file.read_text() != record_text.record_text(record_text.unpacked(json.loads(file.read_text()))):
+                wrong.append(file.name)
+        self.assertEqual(wrong, [], "a line a case, without what nothing reads: tools/reporting/record_text.py")
+
+    def test_a_document_or_a_source_names_every_record(self):
+        texts = [f.read_text() for top in ("docs", "tools", "tests", "apps", "src") for f in (ROOT / top).rglob("*")
+                 if f.suffix in (".md", ".py", ".cc", ".h", ".cu", ".cuh")]
+        texts += [(ROOT / f).read_text() for f in ("README.md", "CONTRIBUTING.md")]
+        nowhere = [f.name for f in (ROOT / "bench/results").iterdir() if not any(f.stem in text for text in texts)]
+        self.assertEqual(nowhere, [], "quote it, or delete it")
 
     def test_a_page_may_not_show_a_figure_that_does_not_exist(self):
         self.page("![nothing](figures/nothing.png)\n")
@@ -94,6 +110,36 @@ class ReportTest(Tree):
         self.assertTrue(text.startswith("before\n<!-- report: context -->\n| ms per token at |"), text)
         self.assertIn("(../bench/results/", text)
         self.assertTrue(text.endswith("<!-- /report -->\nafter\n"), text)
+
+
+class RecordTextTest(unittest.TestCase):
+    def test_lists_of_alike_objects_are_tables(self):
+        record = {"what": "x", "cases": [{"command": ["mneme", "eval", "-m", "a b"], "machine": {"cpu": "C", "cores": 2},
+                                          "cells": [{"method": "full", "against_full": {"points": 0.5, "pairs": 2}},
+                                                    {"method": "fier", "seconds": 2, "budget": None}]}]}
+        text = record_text.record_text(record)
+        self.assertEqual(text, '''{"what": "x",
+ "cases": [
+  {"command": "mneme eval -m 'a b'", "machine": {"cpu": "C"},
+   "cells": {"columns": ["method", "against_full.points", "budget"],
+    "rows": [
+     ["full", 0.5, null],
+     ["fier", null, null]]}}]}
+''')
+        cells = record_text.unpacked(json.loads(text))["cases"][0]["cells"]
+        self.assertEqual(cells, [{"method": "full", "against_full": {"points": 0.5}}, {"method": "fier"}])
+
+    def test_a_bench_case_keeps_its_medians_and_a_line_for_each_result(self):
+        row = {"method": "full", "depth": 8, "step_seconds": {"median": 0.00123456789, "p99": 1}, "operations": 1}
+        text = record_text.record_text({"cases": [{"test": "decode", "threads": 4, "device": {"name": "H"}, "machine": {},
+                                               "results": [row, row]}]})
+        line = '{"method": "full", "depth": 8, "step_seconds": {"median": 0.001234568}}'
+        self.assertEqual(text, '''{"cases": [
+  {"test": "decode", "device": {"name": "H"},
+   "results": [
+    %s,
+    %s]}]}
+''' % (line, line))
 
 
 class RecordTest(Tree):

@@ -19,16 +19,17 @@ def score(cell):
     return f"{cell['score_percent']:.1f} ±{cell['half_width_95']:.0f}"
 
 
-def suite_rows(case):
-    """Head and rows of a case: methods, tasks, their mean, and the mean KiB that a step reads."""
-    methods, columns = suite_cells(case)
-    first = next(iter(methods.values()))
-    rows = []
-    for method, cells in methods.items():
-        mean = sum(cells[c]["score_percent"] for c in columns) / len(columns)
-        kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
-        rows.append([method] + [score(cells[c]) for c in columns] + [f"{mean:.1f}", f"{kib:,.0f}"])
-    return ["method"] + [f"{c} (n={first[c]['questions']})" for c in columns] + ["Avg.", "KiB/step"], rows
+def suite_rows(*cases):
+    """Head and rows of cases of the same methods: methods, their tasks, and the mean KiB that a step of each case reads."""
+    head, rows = ["method"], {}
+    for case in cases:
+        methods, columns = suite_cells(case)
+        first = next(iter(methods.values()))
+        head += [f"{c} (n={first[c]['questions']})" for c in columns] + ["KiB/step"]
+        for method, cells in methods.items():
+            kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
+            rows.setdefault(method, [method]).extend([score(cells[c]) for c in columns] + [f"{kib:,.0f}"])
+    return head, list(rows.values())
 
 
 def transposed(head, rows):
@@ -41,22 +42,29 @@ def commit_of(record):
     return ", ".join(record["commit"])
 
 
-def suite_note(page, name, case):
-    command = records.command_of(case).replace(" --json --no-progress", "")
-    return f"`{command}`: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}."
-
-
-def paper_table(name, paper):
-    """The rows of a paper's page."""
+def paper_table(paper):
+    """The rows of a paper's page, of both models."""
     def draw(page):
-        """The rows of a paper's page."""
-        record = records.load(name)
-        case = next(c for c in record["cases"] if f"--paper {paper} " in records.command_of(c) + " ")
-        head, rows = suite_rows(case)
+        """The rows of a paper's page, of both models."""
+        names = ["m12-papers-needle", "m12-papers-smollm2"]
+        cases = [c for name in names for c in records.load(name)["cases"]
+                 if f"--paper {paper} " in records.command_of(c) + " "]
+        head, rows = suite_rows(*cases)
         if paper == "refreekv":
             head, rows = transposed(head, rows)
-        return table(head, rows) + "\n\n" + wrapped(suite_note(page, name, case))
+        note = ("The shipped model on facts in 4,096 tokens (number to chain), SmolLM2-135M-Instruct on a needle in 2,048 "
+                f"tokens, alone and beside six like it; budget 512, percent with 95 % intervals: {sources(page, names)}.")
+        return table(head, rows) + "\n\n" + wrapped(note)
     return draw
+
+
+SHOWN_BUDGETS = (512, 2048)
+
+
+def is_shown(method):
+    """Whether a table has a method's row: those without a budget and of two budgets; records have all of them."""
+    name, _, budget = method.rpartition(" b")
+    return not name or int(budget) in SHOWN_BUDGETS
 
 
 def without_budget(method):
@@ -74,14 +82,18 @@ def shown(cell):
 
 def smollm2_suites_table(page):
     """Every suite that fits the context of SmolLM2: full attention and six methods."""
-    name, rows, means = "m12-smollm2-suites", [], {}
+    name, rows, means, unsolved = "m12-smollm2-suites", [], {}, []
     for case in records.load(name)["cases"]:
         methods, columns = suite_cells(case)
+        methods = {m: c for m, c in methods.items() if without_budget(m) not in ("window", "louiskv")}
         names = [without_budget(m) for m in methods]
         suite = suite_of(case)
         foreseen = {(p["method"], p["task"]): sum(p["percent_by_eighth"]) / 8 for p in case.get("lines", [])}
         for column in columns:
             cells = {m: c[column] for m, c in methods.items()}
+            if not foreseen and all(c.get("score_percent") == 0 for c in cells.values()):
+                unsolved.append(column)
+                continue
             title = column if suite in ("passkey", "pg19") else f"{suite}: {column}"
             first = cells["full"]
             title += ", perplexity" if suite == "pg19" else f" (n={first['questions']})"
@@ -91,7 +103,8 @@ def smollm2_suites_table(page):
                 means[field] = [sum(c[field] for c in m.values()) / len(m) for m in methods.values()]
             rows.append(["ruler, mean of 13"] + [f"{m:.1f}" for m in means["score_percent"]])
             rows.append(["ruler, KiB a step"] + [f"{m:,.0f}" for m in means["kib_per_step"]])
-    note = f"{records.load(name)['what']}: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}."
+    note = (f"{records.load(name)['what']}: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}. No method, "
+            f"full attention neither, has a right answer to {', '.join(unsolved)}.")
     return table(["task"] + names, rows) + "\n\n" + wrapped(note)
 
 
@@ -106,7 +119,7 @@ def selector_needle_table(page):
             cells[method, column] = c
             if budget and column not in columns:
                 columns.append(column)
-    for method in dict.fromkeys(m for m, _ in cells):
+    for method in dict.fromkeys(m for m, _ in cells if "domain" not in m):
         row = [f"`{method}`"]
         for column in columns:
             c = cells.get((method, column)) or cells.get((method, (*column[:2], None)))
@@ -114,101 +127,39 @@ def selector_needle_table(page):
                 row.append("-")
                 continue
             d = c["against_full"]
-            mean = f"{c['right']} of {c['answers']}"
-            row.append(mean if method == "full" else f"{mean} ({d['points']:+.1f} ± {d['half_width_95']:.1f})")
+            percent = f"{100 * c['right'] / c['answers']:.1f}"
+            row.append(percent if method == "full" else f"{percent} ({d['points']:+.1f} ± {d['half_width_95']:.1f})")
         sizes = [c["kib_per_step"] for (m, column), c in cells.items() if m == method and column[1] == 4096]
         row.append(f"{sum(sizes) / len(sizes):,.0f}" if sizes else "-")
         rows.append(row)
     head = ["method"] + [f"{task}, {length:,}, {int(b):,}" for task, length, b in columns] + ["KiB a step at 4,096"]
-    note = ("Right answers (paired difference to full attention in points, 95 %) by task, length and budget; the shipped "
-            f"model, the question through decode: {sources(page, ['m11-selector-needle'])}.")
+    note = ("Right answers in percent (paired difference to full attention in points, 95 %) by task, length and budget, 200 "
+            f"questions a cell, 40 at 12,288; the shipped model: {sources(page, ['m11-selector-needle'])}.")
     return table(head, rows) + "\n\n" + wrapped(note)
 
 
-def selector_smollm2_table(page):
-    """A needle, by index and gate, with SmolLM2."""
-    parts = []
-    for case in records.load("m11-selector-smollm2")["cases"]:
-        rows = [[f"`{m['method']}`", m["score"], m["against"]] for m in selector_scores(case)]
-        length = case["cells"][0]["length"]
-        parts.append(table([f"needle, {length:,} tokens", "score", "against full"], rows))
-    note = f"SmolLM2-135M-Instruct, 10 depths: {sources(page, ['m11-selector-smollm2'])}."
-    return "\n\n".join(parts) + "\n\n" + wrapped(note)
-
-
-def selector_scores(case):
-    for c in case["cells"]:
-        if c["column"] == "niah":
-            d = c["against_full"]
-            yield {"method": c["method"], "score": f"{c['score_percent']:.0f}",
-                   "against": "-" if c["method"] == "full" else f"{d['points']:+.0f} ± {d['half_width_95']:.0f}"}
-
-
-LONG_RECORDS = ("m12-long-4k", "m12-long-register")
 
 
 def long_table(page):
     """Long answers: exact lines, and tokens of lines that were foreseen, at their begin and at their end."""
-    name, parts = "m12-long-gpu", []
-    for length in (12288, 27648):
-        scores, shares = {}, {}
-        for case in records.load(name)["cases"]:
-            for c in case["cells"]:
-                if c["length"] == length:
-                    scores[c["method"], c["column"]] = c
-            for p in case["lines"]:
-                if p["length"] == length:
-                    shares[p["method"], p["task"]] = p["percent_by_eighth"]
-        rows = []
-        for method in dict.fromkeys(m for m, _ in scores):
-            row = [f"`{method}`", f"{scores[method, 'trace']['score_percent']:.1f}"]
-            for task in ("trace", "register"):
-                eighths = shares[method, task]
-                row.append(f"{sum(eighths) / 8:.0f} ({eighths[0]:.0f} to {eighths[-1]:.0f})")
-            rows.append(row + [f"{scores[method, 'trace']['kib_per_step']:,.0f}"])
-        n = scores["full", "trace"]["questions"]
-        parts.append(table([f"{length:,} tokens, n = {n}", "trace: exact lines, %", "trace: tokens foreseen, %",
-                            "register: tokens foreseen, %", "KiB a step"], rows))
+    name, length = "m12-long-gpu", 12288
+    scores, shares = {}, {}
+    for case in records.load(name)["cases"]:
+        scores.update({(c["method"], c["column"]): c for c in case["cells"] if c["length"] == length})
+        shares.update({(p["method"], p["task"]): p["percent_by_eighth"] for p in case["lines"] if p["length"] == length})
+    rows = []
+    for method in filter(is_shown, dict.fromkeys(m for m, _ in scores)):
+        row = [f"`{method}`", f"{scores[method, 'trace']['score_percent']:.1f}"]
+        for task in ("trace", "register"):
+            eighths = shares[method, task]
+            row.append(f"{sum(eighths) / 8:.0f} ({eighths[0]:.0f} to {eighths[-1]:.0f})")
+        rows.append(row + [f"{scores[method, 'trace']['kib_per_step']:,.0f}"])
+    n = scores["full", "trace"]["questions"]
+    head = [f"{length:,} tokens, n = {n}", "trace: exact lines, %", "trace: tokens foreseen, %",
+            "register: tokens foreseen, %", "KiB a step"]
     note = ("In brackets the first and the last eighth of an answer of 4,096 tokens. No line of the register is foreseen "
-            f"whole, by full attention neither: {sources(page, [name])}.")
-    return "\n\n".join(parts) + "\n\n" + wrapped(note)
-
-
-def method_memory(method, point):
-    """MiB of what a method keeps; "-" on a device, which does not count it by sequence."""
-    kept = point["method_bytes"] > 0 or without_budget(method) in ("full", "window")
-    return f"{point['method_bytes'] / 2**20:.1f}" if kept else "-"
-
-
-def along_row(task, method, points):
-    """What a method did between the last two points of an answer."""
-    end, before = points[-1], points[-2] if len(points) > 1 else dict.fromkeys(points[-1], 0)
-
-    def share(part, *whole):
-        n = sum(end[w] - before[w] for w in whole)
-        return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
-    segments = [str(end["segments"]), f"{100 * end['segments_attended'] / max(end['units_attended'], 1):.1f}"]
-    return [task, method, str(end["answer_tokens"]), share("corrections", "checks"),
-            share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
-            f"{end['kv_bytes'] / 2**20:.1f}", method_memory(method, end),
-            *(segments if end["segments"] else ["-", "-"])]
-
-
-def long_along(page):
-    """What methods did by the end of long answers."""
-    del page
-    points = {}
-    for name in LONG_RECORDS:
-        for case in records.load(name)["cases"]:
-            for point in case["along"]:
-                points.setdefault((point["task"], point["method"]), []).append(point)
-    for case in records.load("m12-long-gpu")["cases"]:
-        for point in case["along"]:
-            if point["method"].startswith("mneme") and point["length"] == 12288 and point["context"] in (0, 2):
-                points.setdefault((point["task"], point["method"]), []).append(point)
-    return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
-                  "method MiB", "segments", "segments attended %"],
-                 [along_row(*key, found) for key, found in points.items()])
+            f"whole, by full attention neither. The record has 27,648 tokens too: {sources(page, [name])}.")
+    return table(head, rows) + "\n\n" + wrapped(note)
 
 
 def with_difference(cell):
@@ -226,7 +177,7 @@ def answers_table(length):
         rows = [[f"`{method}`"] + [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c])
                                    for c in columns]
                 + [f"{sum(cells[c]['kib_per_step'] for c in columns) / len(columns):,.0f}"]
-                for method, cells in methods.items()]
+                for method, cells in methods.items() if is_shown(method)]
         first = next(iter(methods.values()))
         head = ["method"] + [f"{c}, {first[c]['questions']} answers" for c in columns] + ["KiB a step"]
         note = (f"Right answers in percent (paired difference to full attention in points, 95 %), {length:,} tokens: "
@@ -241,6 +192,8 @@ def long_turns_table(page):
     names, rows = ["m12-long-turns", "m12-mneme-turns"], {}
     methods, columns = suite_cells({"cells": records.measured_again(*names)})
     for method, cells in methods.items():
+        if not is_shown(method):
+            continue
         kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
         scores = [f"{cells[c]['score_percent']:.1f}" if method == "full" else with_difference(cells[c]) for c in columns]
         rows[method] = [f"`{method}`"] + scores + [f"{kib:,.0f}"]
@@ -248,20 +201,6 @@ def long_turns_table(page):
     note = ("Turns whose answer was foreseen token for token, in percent (paired difference to full attention, 95 %): "
             f"{sources(page, names[:1])}; `mneme` on a GPU: {sources(page, names[1:])}.")
     return table(head, list(rows.values())) + "\n\n" + wrapped(note)
-
-
-def long_turns_along(page):
-    """What methods did by the end of these conversations."""
-    del page
-    points = {}
-    newer = [p for case in records.load("m12-mneme-turns")["cases"] for p in case["along"] if p["method"] != "full"]
-    known = {p["method"] for p in newer}
-    for point in [p for case in records.load("m12-long-turns")["cases"] for p in case["along"] if p["method"] not in known] + newer:
-        points.setdefault((point["task"], point["method"], point["context"]), []).append(point)
-    rows = {(task, method): along_row(task, method, found) for (task, method, _), found in sorted(
-        points.items(), key=lambda item: (item[0][0], -item[0][2]))}
-    return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
-                  "method MiB", "segments", "segments attended %"], list(rows.values()))
 
 
 def smollm2_fact_table(page):
@@ -283,86 +222,31 @@ def smollm2_fact_table(page):
     return table(["method"] + titles, body) + "\n\n" + wrapped(note)
 
 
-def smollm2_centroids_table(page):
-    """The same at 7,168 tokens by index of mneme."""
-    name = "m11-smollm2-fact"
-    methods, _ = suite_cells(records.load(name)["cases"][0])
-    rows = [[f"`{m}`", f"{c['niah']['score_percent']:.1f}" if m == "full" else with_difference(c["niah"])]
-            for m, c in methods.items()]
-    note = f"A needle in 7,168 tokens at 10 depths, 200 questions a cell: {sources(page, [name])}."
-    return table(["method", "right, %"], rows) + "\n\n" + wrapped(note)
-
-
-def gates_table(page):
-    """What kept selections hold of the attention, by gate."""
-    name = "m11-gates"
-    found = [r for r in records.load(name)["cases"][0]["data"] if "gate" in r]
-    units = sorted({r["unit"] for r in found})
-    rows = []
-    shown = {"cosine": (0.5, 0.6, 0.7, 0.8), "cosine to the last selection": (0.4, 0.5, 0.6, 0.7),
-             "every n-th step": (2, 4, 6, 8), "mass": (0.5, 0.8, 0.9, 0.95)}
-    for gate, threshold in dict.fromkeys((r["gate"], r["threshold"]) for r in found):
-        if threshold not in shown[gate]:
-            continue
-        row = [gate, f"{threshold:g}"]
-        for unit in units:
-            r = next(r for r in found if (r["gate"], r["threshold"], r["unit"]) == (gate, threshold, unit))
-            row += [f"{100 * r['selected_again']:.0f} %", f"{100 * r['held']:.1f} %", f"{100 * r['held_worst_tenth']:.0f} %"]
-        rows.append(row)
-    head = ["gate", "threshold"]
-    for unit in units:
-        what = "tokens" if unit == 1 else f"pages of {unit}"
-        head += [f"{what}: selected again", "held", "least tenth"]
-    return table(head, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
+SHOWN_INDEXES = re.compile(r"exact|box|moments|1-bit|centroids:(8|16),|sketch:16,")
 
 
 def keys_table(page):
     """What indexes find among random keys."""
     name = "m11-key-statistics"
-    found = records.load(name)["cases"][0]["data"]
+    found = [r for r in records.load(name)["cases"][0]["data"] if r["head_dim"] == 128]
     cases = list(dict.fromkeys((r["head_dim"], r["statistics"]) for r in found))
     rows = []
-    for index in dict.fromkeys(r["index"] for r in found):
+    for index in filter(SHOWN_INDEXES.search, dict.fromkeys(r["index"] for r in found)):
         cells = {(r["head_dim"], r["statistics"]): r for r in found if r["index"] == index}
         bytes_of = [f"{next(r['bytes'] for (d, _), r in cells.items() if d == dim):.0f}" for dim in dict.fromkeys(d for d, _ in cases)]
         rows.append([f"`{index}`" if ":" in index else index, ", ".join(bytes_of)]
                     + [f"{100 * cells[c]['top_tokens']:.1f} ± {100 * cells[c]['half_width_95']:.1f}"
-                       + (f"; {100 * cells[c]['top_pages']:.0f}" if cells[c]["top_pages"] is not None else "") for c in cases])
+                       + (f"; {100 * cells[c]['top_pages']:.0f}" if "top_pages" in cells[c] else "") for c in cases])
     head = ["index", "bytes of 32 tokens"] + [f"D = {d}, {s}" for d, s in cases]
     note = ("Of the 64 tokens with the largest exact scores the share among 256 selected ones, in percent (95 %); behind the "
             "semicolon, of the eight pages with the largest log-sum-exp the share that is selected. 4,096 tokens, 8 "
-            f"queries, 4 heads: {sources(page, [name])}.")
+            f"queries, 4 heads; the record has D = 64 too: {sources(page, [name])}.")
     return table(head, rows) + "\n\n" + wrapped(note)
-
-
-def variants_table(page):
-    """One fact in prose by variants of mneme."""
-    name = "m11-smollm2-variants"
-    cases = [suite_cells(c)[0] for c in records.load(name)["cases"]]
-    rows = []
-    for method in cases[0]:
-        cells = [c[method]["niah"] for c in cases if method in c]
-        rows.append([f"`{method}`"] + [f"{c['score_percent']:.1f}" if method == "full" else with_difference(c) for c in cells])
-    lengths = [f"{c['full']['niah']['length']:,} tokens, {c['full']['niah']['questions']} questions" for c in cases]
-    return table(["method"] + lengths, rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
-
-
-def register_table(page):
-    """A register by index."""
-    name = "m11-register-sketch"
-    cells = records.load(name)["cases"][0]["cells"]
-    rows = [[f"`{c['method']}`", f"{c['score_percent']:.1f}" if c["method"] == "full" else with_difference(c),
-             f"{c['kib_per_step']:,.0f}"] for c in cells]
-    return table(["method", "right, %", "KiB a step"], rows) + "\n\n" + wrapped(f"{records.load(name)['what']}: {sources(page, [name])}.")
 
 
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 EVAL_TABLES = {
     "smollm2-suites": smollm2_suites_table, "smollm2-fact": smollm2_fact_table,
-    "smollm2-centroids": smollm2_centroids_table, "smollm2-variants": variants_table,
-    "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
-    "register-sketch": register_table, "gates": gates_table, "key-statistics": keys_table,
-    "long-answers": long_table, "long-4k-along": long_along,
-    "long-turns": long_turns_table, "long-turns-along": long_turns_along,
-    **{f"answers-{n}": answers_table(n) for n in (4096, 12288, 31744)},
-    **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p) for p in PAPERS for model in ("needle", "smollm2")}}
+    "selector-needle": selector_needle_table, "key-statistics": keys_table,
+    "long-answers": long_table, "long-turns": long_turns_table,
+    "answers-12288": answers_table(12288), **{f"paper-{p}": paper_table(p) for p in PAPERS}}

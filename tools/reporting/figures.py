@@ -62,65 +62,6 @@ def decode_context():
         y=Axis(2.4, 700, [(v, str(v)) for v in (3, 10, 30, 100, 300)], log=True), series=series))
 
 
-def throughput():
-    """Throughput against context length, of as many sequences as a card of 80 GB holds or the host does."""
-    rows = records.load("m13-throughput-h200")["decode"]
-    lines = [("FreeKV, int8, host", "freekv", "int8", "blue"), ("full, int8, GPU", "full", "int8", "purple"),
-             ("full, GPU", "full", "bf16", "green")]
-    series = []
-    for label, method, dtype, colour in lines:
-        points = sorted((r["depth"], r["tokens_per_second"]) for r in rows
-                        if (r["method"], r["kv_cache_dtype"]) == (method, dtype))
-        if len(points) < 2:
-            continue
-        series.append(Series(f"{label} {points[-1][1]:,.0f}", points, colour, bold=method == "freekv"))
-    low, high = min(x for s in series for x, _ in s.points), max(x for s in series for x, _ in s.points)
-    said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
-    return svg(Chart(
-        title="Tokens per second, all sequences (log scale)", x_title="tokens of context",
-        description="Decode throughput against context length, Llama 3.1 8B shape, measured on one H200 with the memory of "
-                    "an 80 GB card: as many sequences as it holds on the GPU, a million tokens in host memory. " + said
-                    + ".",
-        x=Axis(low, high, [(n * KIB, f"{n}K") for n in (8, 16, 32, 64, 128) if low <= n * KIB <= high], log=True),
-        y=Axis(100, 5000, [(v, f"{v:,}") for v in (100, 300, 1000, 3000)], log=True), series=series))
-
-
-METHODS = [("freekv", "FreeKV", "blue"), ("quest", "Quest", "purple"), ("fier", "FIER", "orange"),
-           ("window", "window", "grey")]
-
-
-def accuracy_points(record):
-    """{method: [(budget, per cent right, right, answers)]} over all tasks; `full` has budget 0."""
-    found = {}
-    for case in record["cases"]:
-        for cell in case["cells"]:
-            name, _, budget = cell["method"].partition(" b")
-            key = (name.partition(":")[0], int(budget or 0))
-            right, answers = found.get(key, (0, 0))
-            found[key] = (right + cell["right"], answers + cell["answers"])
-    out = {}
-    for (method, budget), (right, answers) in sorted(found.items()):
-        out.setdefault(method, []).append((budget, 100 * right / answers, right, answers))
-    return out
-
-
-def accuracy():
-    """Right answers against the budget, of the shipped model."""
-    points = accuracy_points(records.load("m8-accuracy-h200"))
-    budgets = [b for b, *_ in points["freekv"]]
-    full = points["full"][0][1]
-    series = [Series(f"full {full:.0f} %", [(budgets[0], full), (budgets[-1], full)], "green", dash=True)]
-    for method, label, colour in METHODS:
-        line = [(b, share) for b, share, *_ in points[method]]
-        series.append(Series(f"{label} {line[-1][1]:.0f} %", line, colour, bold=method == "freekv"))
-    return svg(Chart(
-        title="Right answers, %", x_title="budget: tokens that a KV head reads, of 12,288",
-        description="Right answers of the shipped 27 M model about numbers and places hidden in 12,288 tokens, against "
-                    "the budget. " + "; ".join(f"{s.label} at {s.points[-1][0]:,}" for s in series) + ".",
-        x=Axis(budgets[0], budgets[-1], [(b, f"{b:,}") for b in budgets], log=True),
-        y=Axis(0, 100, [(v, str(v)) for v in (0, 25, 50, 75, 100)]), series=series))
-
-
 PLANNED = [(1, "grey"), (2, "orange"), (4, "purple"), (8, "blue"), (64, "green")]
 PLANNED_CONTEXTS = [(n * KIB, f"{n}K") for n in (8, 32, 128, 512)] + [(2048 * KIB, "2M")]
 
@@ -217,6 +158,5 @@ def latency():
             + PAPER + "\n".join(out) + "\n</svg>\n")
 
 
-FIGURES = {"latency.svg": latency, **{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)},
-           "decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy,
-           "plan-throughput.svg": plan_throughput, "plan-cost.svg": plan_cost}
+FIGURES = {"decode-context.svg": decode_context, "latency.svg": latency, "plan-throughput.svg": plan_throughput,
+           "plan-cost.svg": plan_cost, **{f"answers-{n}.svg": answers_by_bytes(n) for n in (12288, 31744)}}

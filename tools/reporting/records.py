@@ -1,11 +1,13 @@
 """Recorded results: which commands make them (tools/record), and how they are read (tools/report).
 
-A record is bench/results/NAME.json: {"what", "machine", "date", "commit", "cases": [what each command printed]}.
+A record is bench/results/NAME.json: {"what", "machine", "date", "commit", "cases": [what each command printed, without
+what nothing reads]}, a line each (record_text.py).
 """
 import json
 import pathlib
 import re
-import shlex
+
+from .record_text import command_of, unpacked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -15,8 +17,6 @@ SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turn
 NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
 SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --threads 1 --json --no-progress"
 SELECTOR = f"{NEEDLE} --threads 1 --seed 7 --kv-sink 32 --kv-recent 128 --dense-layers none"
-LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --forced --along 1024 --dense-layers none "
-        "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
 DEVICE = "--threads 1 --device cuda --kv-store device --dense-layers none"
 PAPER = f"{NEEDLE} {DEVICE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 2"
 LONG_GPU = f"{NEEDLE} {DEVICE} --suite long --tasks register,trace --max-tokens 4096 --forced --along 1024"
@@ -77,8 +77,7 @@ RECORDS = {
     "m9-recipes-h200": (
         "Recipes on the device beside each other, llama-3.1-8b shape in bf16 with random weights: full; window, freekv, "
         "mneme and quest over 131,072 tokens in host memory with the same sinks, window and dense layer, and methods with "
-        "their own; the unfused selection; drops at every step; every query head for itself; and needle answers of the "
-        "shipped model",
+        "their own; the unfused selection; drops at every step; every query head for itself",
         [f"{DECODE} --depth 2048,32768,131072 -n 40 --kv-method full",
          f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
          "--kv-method window,freekv,mneme,quest:unit=page:32",
@@ -87,11 +86,7 @@ RECORDS = {
          f"{DECODE} --depth 32768 --batch 1,4 -n 128 --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 128 --kv-store host --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 40 --kv-store host --turnover 0.2 "
-         "--kv-method window,quest,quest:pool=none,fier,fier:pool=none"]
-        + [f"mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress --device cuda --kv-store {store} --seed 7 "
-           "--kv-sink 32 --kv-recent 128 --dense-layers none --tasks number,where --lengths 4096 --contexts 10 --budgets "
-           "512 --methods full,freekv,quest,fier,mneme,mneme:index=sketch:12/unit=token,mneme:index=moments,"
-           "quest:pool=none,fier:pool=none" for store in ("host", "device")]),
+         "--kv-method window,quest,quest:pool=none,fier,fier:pool=none"]),
     "m9-portable-h200": (
         "The same of a build for 80-virtual, the form for GPUs before Hopper, on an H200 (--program "
         "build-cuda-portable/mneme)",
@@ -102,11 +97,6 @@ RECORDS = {
         "What the Python package costs beside the program: CPU seconds a token of one thread, and the share of wall time "
         "outside of the engine's steps; the shipped model on a CPU",
         ["python3 tools/measure_python build/mneme models/needle-27m-q8_0.gguf"]),
-    "m8-accuracy-h200": (
-        "Right answers of the shipped model about numbers and places hidden in 12,288 tokens, against the budget",
-        ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
-         "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
-         "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
     "m11-selector-needle": (
         "Right answers by index and gate, shipped model: numbers, places and a register in 4,096 tokens at a budget of "
         "512, a register in 12,288 at 1,024 and 2,048; the question through decode, 32 sinks, 128 recent tokens",
@@ -114,13 +104,6 @@ RECORDS = {
          "full,oracle:unit=page:32,oracle:unit=page:32/domain=attention,quest:unit=page:32,freekv,fier,mneme,"
          "mneme:index=sketch:16,mneme:index=sketch:12/unit=token",
          f"{SELECTOR} --tasks register --lengths 12288 --contexts 4 --budgets 1024,2048 --methods "
-         "full,quest:unit=page:32,freekv,fier,mneme"]),
-    "m11-selector-smollm2": (
-        "A needle at 10 depths of 1,024 and 2,048 tokens by index and gate, SmolLM2-135M-Instruct, at a budget of 256; "
-        "the question through decode, 32 sinks, 64 recent tokens",
-        [f"{SMOLLM2} --suite niah --lengths 1024 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
-         "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme,mneme:index=centroids:4,mneme:index=sketch:16",
-         f"{SMOLLM2} --suite niah --lengths 2048 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
          "full,quest:unit=page:32,freekv,fier,mneme"]),
     "m11-methods-needle": (
         "Right answers of the shipped model by method and budget: a register, numbers, places; the question through "
@@ -198,13 +181,6 @@ RECORDS = {
          "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier,mneme" for b in (512, 1024, 2048)]
         + [f"{LONG_GPU} --lengths 27648 --contexts 1 --budgets {b} --methods full,window,freekv:tau=0.9,louiskv,fier,mneme"
            for b in (512, 2048)]),
-    "m12-long-4k": (
-        "Answers of 4,096 tokens over 12,288: the states of a program; the reference is fed and a line counts where every "
-        "token of it was foreseen; shipped model",
-        [f"{LONG} --tasks trace --budgets 512,1024,2048"]),
-    "m12-long-register": (
-        "The same of a register in full, at a budget of 512",
-        [f"{LONG} --tasks register --budgets 512"]),
     "m12-papers-smollm2": (
         "One table a seed paper, in its layout, with SmolLM2-135M-Instruct: a needle in 2,048 tokens at 10 depths, alone "
         "and beside six like it; the papers' methods at a budget of 512",
@@ -222,15 +198,7 @@ def load(name):
     path = RESULTS / f"{name}.json"
     if not path.exists():
         raise Missing(f"bench/results/{name}.json")
-    return json.loads(path.read_text())
-
-
-def first_of(*names):
-    """The first of these records that exists, as (name, record). Errors: Missing, naming the first."""
-    for name in names:
-        if (RESULTS / f"{name}.json").exists():
-            return name, load(name)
-    raise Missing(f"bench/results/{names[0]}.json")
+    return unpacked(json.loads(path.read_text()))
 
 
 def measured_again(name, newer):
@@ -242,12 +210,6 @@ def measured_again(name, newer):
         return cell["column"], cell["length"], cell["method"]
     again = {key(c): c for case in load(newer)["cases"] for c in case["cells"] if c["method"] != "full"}
     return [again.get(key(c), c) for case in load(name)["cases"] for c in case["cells"]]
-
-
-def command_of(case):
-    """A case's command as one line, quoted as a shell needs it."""
-    command = case["command"]
-    return command if isinstance(command, str) else shlex.join(command)
 
 
 def milliseconds(result):
@@ -285,15 +247,6 @@ def by_depth(record, method, store, correction=None):
     if not points:
         raise Missing(f"{method} with its KV cache on the {store}")
     return sorted((depth, ms) for (depth, _), ms in points.items())
-
-
-def by_batch(record, method, store, depth, correction=None):
-    """[(sequences, tokens/s of all)] at a depth, by sequences. Errors: Missing where there is no point."""
-    points = steps(record, method, store, correction=correction)
-    rates = sorted((b, 1e3 * b / ms) for (d, b), ms in points.items() if d == depth)
-    if not rates:
-        raise Missing(f"{method} with its KV cache on the {store} at {depth}")
-    return rates
 
 
 def one_run(record, store, depth, *methods):

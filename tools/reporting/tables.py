@@ -121,33 +121,6 @@ def context_table(page):
         f"One H200: {sources(page, names)}.")
 
 
-def throughput_table(page):
-    """Throughput against the number of sequences of 32,768 tokens."""
-    record = records.load("m8-batch-h200")
-    lines = [("full, KV cache on the GPU", "full", "device", None),
-             ("freekv, KV cache on the GPU", "freekv", "device", 0.13),
-             ("freekv, from host memory", "freekv", "host", 0.13)]
-    series = [(label, dict(records.by_batch(record, m, s, 32 * 1024, c))) for label, m, s, c in lines]
-    counts = sorted({n for _, points in series for n in points})
-    rows = [[label] + [f"{points[n]:,.0f}" if n in points else "" for n in counts] for label, points in series]
-    return table(["tokens/s of all sequences"] + [str(n) for n in counts], rows) + (
-        f"\n\nOne H200, 32,768 tokens each: {sources(page, ['m8-batch-h200'])}.")
-
-
-def accuracy_table(page):
-    """Right answers against the budget."""
-    points = figures.accuracy_points(records.load("m8-accuracy-h200"))
-    budgets = [b for b, *_ in points["freekv"]]
-    rows = []
-    for method, line in points.items():
-        if method == "full":
-            rows.insert(0, ["`full`"] + [f"{line[0][2]} of {line[0][3]}"] * len(budgets))
-        else:
-            rows.append([f"`{method}`"] + [f"{right} of {answers}" for _, _, right, answers in line])
-    return table(["right answers, budget"] + [f"{b:,}" for b in budgets], rows) + (
-        f"\n\nThe shipped model, 12,288 tokens: {sources(page, ['m8-accuracy-h200'])}.")
-
-
 # Methods beside a window of the same run: (method, record, depth); m8-methods-h200 replaces those of the older records.
 BESIDE_WINDOW = [("freekv", "m6-recall-h200", DEEP), ("freekv:gate=mass", "m6-recall-h200", DEEP),
                  ("quest:unit=page:32", "m6-recall-h200", DEEP),
@@ -167,47 +140,13 @@ def methods_table(page):
             run = records.one_run(records.load(name), "host", depth, "window", method)
         window = run[("window", None, None)]
         for (found, turnover, correction), ms in run.items():
-            if found == method:
+            of_tokens = name == "m6-fier-h200"  # of single tokens the table has the lower turnover
+            if found == method and not (of_tokens and turnover == 0.2):
                 shares = [f"{100 * s:.0f} %" if s is not None else "" for s in (turnover, correction)]
                 rows.append([f"`{method}`", f"{depth:,}", *shares, figures.number(ms), f"{ms / window:.2f}",
                              link(page, f"bench/results/{name}.json", name)])
     return table(["method", "tokens", "turnover", "corrected", "ms per token", "times `window`", "record"], rows)
 
 
-def recipes_table(page):
-    """A decode step over 131,072 tokens in host memory by method, with the same sinks, window and dense layer."""
-    name = "m9-recipes-h200"
-    rows = []
-    for case, form in ((1, ""), (3, ", unfused")):
-        results = records.load(name)["cases"][case]["results"]
-        window = records.load(name)["cases"][1]["results"][0]["step_seconds"]["median"]
-        for r in results:
-            seconds = r["step_seconds"]["median"]
-            corrected = f"{100 * r['correction']:.0f} %" if r.get("correction") is not None else ""
-            rows.append([f"`{r['method']}`{form}", corrected, figures.number(1e3 * seconds), f"{seconds / window:.2f}"])
-    note = ("A step at 131,072 tokens in host memory, budget 2,048 with 512 sinks and 512 recent tokens, 20 % of a "
-            f"selection replaced: {sources(page, [name])}.")
-    return table(["method", "corrected", "ms per token", "times `window`"], rows) + "\n\n" + wrapped(note)
-
-
-def latency_table(page):
-    """A decode step by phase."""
-    name, parts = "m12-latency", []
-    for case in records.load(name)["cases"]:
-        phases = list(case["results"][0]["phase_seconds"])
-        rows = []
-        for r in case["results"]:
-            seconds = r["phase_seconds"]
-            rows.append([f"`{r['method']}`"] + [f"{1e3 * seconds[p]:.2f}" for p in phases]
-                        + [f"{1e3 * sum(seconds.values()):.2f}"])
-        where = "host memory" if case["kv_store"] == "host" else "device memory"
-        parts.append(f"{case['results'][0]['depth']:,} tokens in {where}, ms:\n\n"
-                     + table(["method"] + phases + ["sum"], rows))
-    card = records.load(name)["device"]["name"]
-    note = f"Llama 3.1 8B shape, bf16, random weights, {card}: {sources(page, [name])}. {records.load(name)['note']}."
-    return "\n\n".join(parts) + "\n\n" + wrapped(note)
-
-
-TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
-          "accuracy": accuracy_table, "methods": methods_table, "latency": latency_table, "m9-recipes": recipes_table,
+TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "methods": methods_table,
           **EVAL_TABLES}

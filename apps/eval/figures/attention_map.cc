@@ -43,9 +43,9 @@ void AttentionMapObserver::measure_share(std::int32_t layer, std::int32_t kv_hea
   for (std::int32_t g = 0; g < shape.group; ++g) {
     const auto first = scores.begin() + std::int64_t{g} * n;
     std::vector<float> mass(first, first + n);
-    const float most = *std::max_element(mass.begin(), mass.end());
+    const float largest = *std::max_element(mass.begin(), mass.end());
     double sum = 0;
-    for (float& s : mass) sum += s = std::exp((s - most) * shape.scale);
+    for (float& s : mass) sum += s = std::exp((s - largest) * shape.scale);
     std::sort(mass.begin(), mass.end(), std::greater<>());
     double held = 0;
     std::int32_t tokens = 0;

@@ -178,9 +178,9 @@ void GateReplayObserver::see(std::int32_t layer, const DecodeRow& row, const Att
     key_score_cpu(row.q + std::int64_t{m} * shape.group * shape.head_dim, shape, runs, scores.data(), n);
     for (std::int32_t g = 0; g < shape.group; ++g) {
       const std::span<float> s = std::span(scores).subspan(std::int64_t{g} * n, n);
-      const float most = *std::max_element(s.begin(), s.end());
+      const float largest = *std::max_element(s.begin(), s.end());
       double sum = 0;
-      for (float& x : s) sum += x = std::exp((x - most) * shape.scale);
+      for (float& x : s) sum += x = std::exp((x - largest) * shape.scale);
       for (std::int32_t t = 0; t < n; ++t)
         masses[std::int64_t{m} * n + t] += static_cast<float>(s[t] / (sum * shape.group));
     }
@@ -205,7 +205,7 @@ std::vector<LineChart> replay_charts(std::span<const GateReplay::Result> results
     worst.series.back().points.emplace_back(rate_of(r), 100 * r.worst_tenth);
     if (r.policy.gate == ReplayGate::kMass && r.policy.threshold == kAlongShare && rate < 0) rate = rate_of(r);
   }
-  // Of every series, the policy that selects about as often as the mass gate of tokens.
+  // Takes of every series the policy that selects about as often as the mass gate of tokens.
   for (const Series& s : mean.series) {
     const GateReplay::Result* nearest = nullptr;
     for (const GateReplay::Result& r : results)

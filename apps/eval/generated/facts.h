@@ -11,7 +11,7 @@
 
 namespace mneme::eval {
 
-// A sentence that stands somewhere in the prose, on a line of its own.
+// A sentence somewhere in the prose, on a line of its own.
 struct Needle {
   std::string text;
   int question = -1;  // whose depth this sentence sets; -1: none

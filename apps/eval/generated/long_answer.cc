@@ -51,7 +51,7 @@ std::vector<std::string> passages(const TextSource& prose, std::int64_t n, Rng& 
   return all;
 }
 
-// A passage with some words exchanged by a list of changes that stands behind it.
+// A passage, followed by a list of words to exchange in it.
 LongQuestion make_recite(const TextSource& prose, std::int64_t n, Rng& rng) {
   LongQuestion q{
       .document = "\nPassage:\n", .question = "Write the passage with all changes made.", .answer = {}, .turns = {}};
@@ -91,7 +91,7 @@ LongQuestion make_rewrite(const TextSource& prose, std::int64_t n, Rng& rng) {
 }
 
 // Questions of a task of facts, one after the other in one conversation: most of what the model reads while it answers
-// are its own turns, and every answer stands elsewhere in the document.
+// are its own turns, and every answer is elsewhere in the document.
 LongQuestion conversation(std::string_view facts, const TextSource& prose, std::int64_t n, Rng& rng) {
   static constexpr int kMostTurns = 1000, kEntryChars = 64;
   Sample sample = find_task(facts).make(prose, n * kEntryChars, kMostTurns, rng);

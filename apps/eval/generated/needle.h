@@ -10,7 +10,7 @@
 namespace mneme::eval {
 
 // "The special magic CITY number is: NUMBER" in prose at `depth` (0 to 1), behind the end of a sentence; the answer is
-// the number. The form that needs no judge. `others` sentences about other cities stand at random places.
+// the number. The form that needs no judge. `others` sentences about other cities are at random places.
 //
 // Requires  others <= 15.
 // Errors  kOption: too short. Source  MInference's needle test; positions as in gkamradt's.

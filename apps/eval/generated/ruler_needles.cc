@@ -104,7 +104,7 @@ std::string listed(const std::vector<std::string>& keys) {
   return joined({keys.begin(), keys.end() - 1}, ", ") + ", and " + keys.back();
 }
 
-// One query with one value is asked for in the singular.
+// A single query with a single value is worded in the singular.
 std::string filled(std::string_view text, bool singular, std::string_view type, std::string_view query) {
   std::string out(text);
   if (singular) {

@@ -202,7 +202,7 @@ struct CodedText {
     words[0] = "...";
   }
 
-  // About n words: the word of rank k stands n / (k^2 zeta(2)) times.
+  // About n words: the word of rank k occurs n / (k^2 zeta(2)) times.
   GeneratedQuestion question(std::int64_t n, Rng rng) const {
     static constexpr double kZeta2 = 1.6449340668482264;
     static constexpr std::string_view kQuestion =

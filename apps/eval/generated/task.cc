@@ -151,7 +151,7 @@ Sample make_register(const TextSource& prose, std::size_t chars, int n, Rng& rng
   return sample;
 }
 
-// A shuffled chain: every name of the answer stands somewhere else.
+// A shuffled chain: every name of the answer is in another place.
 Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   static constexpr int kLinks = 120;
   Unique unique;

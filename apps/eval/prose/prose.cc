@@ -77,7 +77,7 @@ class Essay {
   std::string draw(std::string_view symbol) {
     const auto it = symbols_.find(symbol);
     MNEME_CHECK(it != symbols_.end(), "the grammar has no {}", symbol);
-    // Not what was drawn last: neighbouring sentences and words are told apart.
+    // Never the same twice in a row: neighbouring sentences and words differ.
     std::size_t& last = last_[it->first];
     std::size_t at = rng_.below(it->second.size());
     if (at + 1 == last) at = (at + 1) % it->second.size();

@@ -18,8 +18,8 @@ struct AlongPoint {
   std::int64_t selected = 0, replaced = 0;        // units
   std::int64_t attended = 0, attended_heads = 0;  // tokens over (layer, head) of compressed layers
   std::int64_t kv_bytes = 0, method_bytes = 0;    // memory that the sequence holds now
-  // Of units that are lists (LouisKV): segments of the answer that exist, and units attended by the last step, of all
-  // and of these. By the CPU alone.
+  // For units that are lists (LouisKV), on the CPU alone: segments of the answer, and units that the last step
+  // attended, all and segments.
   std::int64_t segments = 0, units_attended = 0, segments_attended = 0;
 };
 
@@ -35,8 +35,8 @@ struct SuiteAnswer {
   std::vector<std::string> groups;
   std::vector<std::string> texts;  // one a sample
   std::vector<double> scores;      // 0 to 1, one a sample
-  // Of long answers, one a line of the reference, 0 to 1: whether the first sample has it in the same line; where the
-  // answer was fed, the share of its tokens that were foreseen.
+  // For long answers, one a line of the reference, 0 to 1: whether the first sample has it in the same line; where the
+  // answer was fed, the share of its tokens that were predicted.
   std::vector<double> lines;
   std::int64_t tokens = 0;  // of all samples
   double depth = -1;

@@ -24,7 +24,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Whether each line of the reference stands in the same line of the answer.
+// Whether each line of the reference equals the same line of the answer.
 std::vector<double> matching_lines(std::string_view answer, std::string_view reference) {
   const auto said = split_at(answer, '\n'), wanted = split_at(stripped(reference), '\n');
   std::vector<double> lines;

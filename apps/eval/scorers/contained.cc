@@ -46,7 +46,7 @@ double score_normalised(std::string_view answer, const Reference& reference) {
   return any_of(reference, [&](const std::string& r) { return text == normalised(r); }) ? 1 : 0;
 }
 
-// Whole words: "12" does not stand in "123".
+// Whole words: "123" does not contain "12".
 double score_contained(std::string_view answer, const Reference& reference) {
   const std::string text = " " + normalised(answer) + " ";
   const auto is = [&](const std::string& r) {

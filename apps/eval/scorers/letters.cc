@@ -18,7 +18,7 @@ bool is_word_at(std::string_view text, std::size_t at) {
 }
 
 // The letter of an answer in the forms that models give: "B", "(B)", "Answer: B", "The correct answer is **B**", "B) ...".
-// The last announced one counts; without an announcement, the first letter that stands alone. '\0': none.
+// The last announced one counts; without an announcement, the first letter that is a word of its own. '\0': none.
 char letter_of(std::string_view answer) {
   const std::string low = lowered(answer);
   char found = '\0';

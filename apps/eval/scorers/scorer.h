@@ -70,8 +70,8 @@ double score_boxed(std::string_view answer, const Reference& reference);
 double score_boxed_final(std::string_view answer, const Reference& reference);
 double score_aime(std::string_view answer, const Reference& reference);
 
-// lines.cc: long answers. `lines`: the share of the reference's lines that stand in their order. `completion`: the share
-// of entries 1 to N that a long plan has (LongGenBench's completion rate; the reference is "TYPE N").
+// lines.cc: long answers. `lines`: the share of the reference's lines that occur in their order. `completion`: the
+// share of entries 1 to N that a long plan has (LongGenBench's completion rate; the reference is "TYPE N").
 double score_lines(std::string_view answer, const Reference& reference);
 double score_completion(std::string_view answer, const Reference& reference);
 

@@ -26,7 +26,7 @@ std::vector<std::string> digit_runs(std::string_view text);
 //
 // Source  THUDM/LongBench metrics.py, by behaviour.
 std::string normalised(std::string_view text);
-// The same for Chinese, without white space: a word is a character (jieba's dictionary is not part of the project).
+// normalised() for Chinese, without white space: a word is a character (jieba's dictionary is not part of the project).
 std::vector<std::string> normalised_characters(std::string_view text);
 
 }  // namespace mneme::eval

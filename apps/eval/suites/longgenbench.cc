@@ -1,6 +1,6 @@
 // LongGenBench of Wu et al. ("Spinning the Golden Thread"): plans of hundreds of entries.
 //
-// The published accuracy asks a judge whether an entry includes an event. Here the words of the event stand for the
+// The published accuracy asks a judge whether an entry includes an event. Here the words of the event replace the
 // judge; the completion rate needs none.
 #include "apps/eval/suites/rows.h"
 #include "apps/eval/suites/suite.h"

@@ -41,7 +41,7 @@ class Row {
   nlohmann::json value_;
 };
 
-// A mapped file. Lines are parsed when they are asked for.
+// A mapped file. Lines are parsed on access.
 class RowFile {
  public:
   // Errors  kFile; kFormat: a JSON document that is no array, an empty file.

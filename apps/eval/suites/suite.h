@@ -72,7 +72,7 @@ struct SuiteSetting {
   std::uint64_t seed = 1;
   std::int32_t max_tokens = 0;  // of answers; 0: the suite's
   JsonlFields jsonl;
-  // Of generated suites. `frame_tokens` is what the chat format adds to a prompt.
+  // For generated suites. `frame_tokens` is what the chat format adds to a prompt.
   const TextSource* prose = nullptr;
   const TokenCounter* counter = nullptr;
   std::int64_t frame_tokens = 0;

@@ -130,7 +130,7 @@ struct HttpClient::Hop {
   static std::size_t on_header(char* data, std::size_t, std::size_t n, void* self) {
     Hop& hop = *static_cast<Hop*>(self);
     const std::string_view line(data, n);
-    if (line.starts_with("HTTP/")) hop.response.headers.clear();  // those of "100 Continue" came before
+    if (line.starts_with("HTTP/")) hop.response.headers.clear();  // "100 Continue" had its own
     const std::size_t colon = line.find(':');
     if (colon == line.npos) return n;
     constexpr std::string_view kSpace = " \t\r\n";
@@ -206,7 +206,7 @@ HttpResponse HttpClient::perform(const std::string& url, bool head, const std::o
   CURLcode code = curl_easy_perform(curl);
   curl_off_t connected = 0;
   curl_easy_getinfo(curl, CURLINFO_CONNECT_TIME_T, &connected);
-  if (code == CURLE_OPERATION_TIMEDOUT && connected == 0) code = CURLE_COULDNT_CONNECT;  // nobody answers there
+  if (code == CURLE_OPERATION_TIMEDOUT && connected == 0) code = CURLE_COULDNT_CONNECT;  // no host answers there
   if (hop.thrown) std::rethrow_exception(hop.thrown);
   if (code != CURLE_OK) fail_transfer(code, url, details.data());
   if (!hop.begun) hop.begin();

@@ -66,7 +66,7 @@ class HttpClient {
   };
   HttpResponse get(const std::string& url, const std::optional<Range>& range, const HttpBody& body);
 
-  // Of the endpoint: the same scheme, host and port.
+  // Whether a URL is the endpoint's: the same scheme, host and port.
   bool is_endpoint(const std::string& url) const;
 
  private:

@@ -47,27 +47,27 @@ std::string printable(std::string text) {
 // Throws what an answer that is not ok() means. `what`: the repository, or the file.
 [[noreturn]] void refuse(const FetchContext& c, const HttpClient& client, const HttpResponse& r,
                          const std::string& what) {
-  const bool own = client.is_endpoint(r.url);
-  const std::string where = own ? c.settings.endpoint : r.url.substr(0, r.url.find('?'));
+  const bool of_endpoint = client.is_endpoint(r.url);
+  const std::string where = of_endpoint ? c.settings.endpoint : r.url.substr(0, r.url.find('?'));
   if (r.status == 408 || r.status == 429 || (r.status >= 500 && r.status <= 504))
     throw Retryable(Retryable::Kind::kBusy, fmt::format("{} answers {}", where, r.status), r.retry_after);
   const std::string said =
       r.header("x-error-message").empty() ? "" : fmt::format(" ({})", printable(r.header("x-error-message")));
-  if (own && r.header("x-error-code") == "GatedRepo")
+  if (of_endpoint && r.header("x-error-code") == "GatedRepo")
     fail(ErrorKind::kFile,
          "{}: access is restricted: accept its terms at {}/{} and set HF_TOKEN to a token of that "
          "account{}",
          what, c.settings.endpoint, c.repo.id(), said);
-  if (own && (r.status == 401 || r.status == 403))
+  if (of_endpoint && (r.status == 401 || r.status == 403))
     fail(ErrorKind::kFile, "{}: {} answers {}: there is no such repository, or it is private: {}{}", what, where,
          r.status, c.settings.token.empty() ? "set HF_TOKEN to a token that may read it" : "the token may not read it",
          said);
-  if (own && r.status == 404)
+  if (of_endpoint && r.status == 404)
     fail(ErrorKind::kFile, "{}: {} answers 404: there is no such repository or file{}", what, where, said);
   fail(ErrorKind::kFile, "{}: {} answers {}{}", what, where, r.status, said);
 }
 
-// How often something is tried that cannot be had. kListing: the cache may stand in, so an endpoint that cannot be
+// How often an unavailable file is tried. kListing: the cache may stand in, so an endpoint that cannot be
 // reached at all is not tried again, and giving up is Unreachable.
 enum class Attempts : std::uint8_t { kListing, kFile };
 
@@ -76,8 +76,7 @@ enum class Attempts : std::uint8_t { kListing, kFile };
   fail(ErrorKind::kFile, "{}", message);
 }
 
-// Runs `work` until it ends otherwise than by Retryable. `position` tells progress, after which attempts count from the
-// start again.
+// Runs `work` until it ends otherwise than by Retryable. Attempts count from the start again when `position` advances.
 template <typename Work, typename Position>
 auto with_retries(const FetchContext& c, const std::string& what, Attempts attempts, const Work& work,
                   const Position& position) {

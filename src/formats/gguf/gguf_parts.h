@@ -10,7 +10,7 @@
 
 namespace mneme {
 
-// Adds the tensors of the other parts to `first`, which lies at `path`; nothing to do for a file that is whole. Returns
+// Adds the tensors of the other parts to `first`, the file at `path`; does nothing for a file that is whole. Returns
 // their mappings, which must live as long as `first`.
 //
 // Errors  kFile: a part is missing. kFormat: not the first part, a name without its number, a part with another number

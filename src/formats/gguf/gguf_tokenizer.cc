@@ -63,7 +63,7 @@ void read_scores(const GgufFile& file, TokenizerData& t) {
   t.scores = std::move(*scores);
 }
 
-// Of a folder that `mneme convert` wrote to a file.
+// Reads the space rules that `mneme convert` writes for a tokenizer.json.
 void read_space_rules(const GgufFile& file, TokenizerData& t) {
   const auto name = file.string("mneme.tokenizer.space_rule");
   if (!name) return;

@@ -30,7 +30,7 @@ std::int64_t source_row(std::int64_t r, std::int64_t head_dim, std::int64_t rota
   return head * head_dim + (to == RopePairs::kNeighbours ? at % 2 * half + at / 2 : at % half * 2 + at / half);
 }
 
-// The type with blocks of 32 that stands for one with blocks of 256, as in llama.cpp's files.
+// The type with blocks of 32 that replaces one with blocks of 256, as in llama.cpp's files.
 DType narrower_type(DType type) {
   switch (type) {
     case DType::kQ2_K:

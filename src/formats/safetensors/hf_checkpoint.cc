@@ -125,7 +125,7 @@ WeightFiles find_weight_files(const fs::path& folder) {
   return out;
 }
 
-// Parts that see, of a model whose text part is read.
+// Names of the vision parts, which are left out: the text part of such a model is read.
 bool is_beside_text(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(6);
   for (const std::string_view part : {"visual.", "vision_tower.", "multi_modal_projector.", "mtp."})
@@ -233,8 +233,8 @@ class HfCheckpoint final : public Checkpoint {
     return it == found_.end() ? nullptr : &file_tensors_[it->second];
   }
 
-  // config.json may tie a head of whose own values the folder has: those count, as in transformers 5.24. A head that is
-  // the embedding bit for bit is read once.
+  // config.json may tie a head that the folder stores too: the stored values count, as in transformers 5.24. A head
+  // that is the embedding bit for bit is read once.
   void settle_head() {
     if (!config_.tied_embeddings) return;
     const SafetensorsTensor *head = find("lm_head.weight"), *embedding = find("model.embed_tokens.weight");

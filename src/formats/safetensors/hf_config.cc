@@ -345,8 +345,8 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   c.max_context = config.integer("max_position_embeddings", family.context);
   read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
-  // Of a model that reads pictures the top level says it, true by default; where there is a head of other values
-  // HfCheckpoint takes that.
+  // A model that reads pictures has the flag at the top level, true by default. HfCheckpoint prefers a head of other
+  // values where the folder has one.
   const bool pictures = text_part(whole).has_value();
   c.tied_embeddings = whole.boolean("tie_word_embeddings", pictures);
   set_family_fields(c);

@@ -9,7 +9,7 @@ namespace mneme {
 
 // The same matches, where PCRE2 would read a pattern differently:
 //
-//   ^, $      stand at every line                       (?m) in front
+//   ^, $      match at every line                       (?m) in front
 //   {n,m}+    the group again and again, not possessive + or * where n is 0 or 1
 //   \h        a hexadecimal digit                       [0-9A-Fa-f]
 //

@@ -1,8 +1,8 @@
 // Pages by what they are pages of, in slots of a file or of memory, and in the order of their use.
 //
 // Eviction  When no slot is free, the page goes that was used longest ago. A page is used when it, or one after it in
-//           a sequence, is found or stored, so that the ends of sequences go first and nothing is left that nobody
-//           reaches.
+//           a sequence, is found or stored, so that the ends of sequences go first and no
+//           unreachable page is left.
 // Threads   one at a time.
 #pragma once
 
@@ -40,8 +40,8 @@ class PageIndex {
   // How many pages of a sequence are here, from its first on. They are used with that.
   std::int32_t find_first(std::span<const PageKey> sequence);
 
-  // A slot for a page: free, or given up by the page that was used longest ago. `may_evict` is told of that page before
-  // it goes; false: it stays, and there is no slot.
+  // A slot for a page: free, or that of the least recently used page. `may_evict` is called with that page before it is
+  // evicted; false: it stays, and there is no slot.
   std::optional<std::int64_t> take_slot(FunctionRef<bool(const Page&)> may_evict);
   // Requires  no page of this hash; a slot that was taken, or that no page had before.
   Page& insert(const PageKey& key, std::int64_t slot);

@@ -1,4 +1,4 @@
-// The journal of a page store: which page lies in which slot, in a form that a crash at any point leaves readable.
+// The journal of a page store: which slot holds which page, in a form that a crash at any point leaves readable.
 //
 // A header (version, slot size, whose pages they are), then entries of one size, each with a checksum, appended in
 // order. A crash can only truncate the last one; whatever follows an entry that is not whole is cut off. Pages have
@@ -56,7 +56,7 @@ class PageJournal {
   // Once: the entries that were there.
   std::vector<JournalEntry> take_entries() { return std::exchange(entries_, {}); }
   std::int64_t n_entries() const { return n_entries_; }
-  // False: it could not be written, and stands as before; where not even that can be had, nothing is written any more.
+  // False: the write failed, and the journal is as before; if it cannot be restored, nothing is written any more.
   bool append(const JournalEntry& entry);
   // Replaces all entries, at once or not at all. False: as append().
   bool rewrite(const std::vector<JournalEntry>& entries);

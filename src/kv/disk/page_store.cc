@@ -76,7 +76,7 @@ void PageStore::replay(const std::vector<JournalEntry>& entries) {
   }
   std::vector<const JournalEntry*> pages;
   for (const auto& [slot, entry] : in_slot) pages.push_back(entry);
-  // Pages that others follow come first; the order of the journal, which is that of time, is kept among equals.
+  // Pages that others follow come first; among equals the journal's order, which is that of time, is kept.
   std::sort(pages.begin(), pages.end(), [](const JournalEntry* a, const JournalEntry* b) {
     return std::pair(a->key.number, a) < std::pair(b->key.number, b);
   });
@@ -92,7 +92,7 @@ PageIndex::Page& PageStore::insert(const PageKey& key, std::int64_t slot, const 
   return index_.insert(key, slot);
 }
 
-// From the journal as well, before anything else is written to its slot. False: the journal cannot be written.
+// Erases a page from index and journal, before its slot is written again. False: the journal cannot be written.
 bool PageStore::erase(const PageIndex::Page& page) {
   if (!journal_.append({.op = JournalEntry::Op::kErased, .slot = page.slot, .key = page.key, .checksum = 0}))
     return false;
@@ -197,7 +197,7 @@ void PageStore::flush() {
     poll(true, [](std::uint64_t tag, std::span<const std::byte>) { MNEME_CHECK(false, "load {} in flight", tag); });
 }
 
-// Entries of pages that are gone are more than those of pages that are there.
+// Whether entries of erased pages outnumber those of stored ones.
 void PageStore::compact_journal() {
   constexpr std::int64_t kSpare = 1024;
   if (journal_.n_entries() <= 2 * index_.size() + kSpare) return;

@@ -97,7 +97,7 @@ class UringSlotFile final : public SlotFile {
         t.at += result;
         t.memory += result;
         t.left -= result;
-        t.left == 0 ? finish(i, 0) : submit(i);  // a short one goes on
+        t.left == 0 ? finish(i, 0) : submit(i);  // a short transfer continues
       }
     }
   }

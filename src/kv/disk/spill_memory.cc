@@ -152,7 +152,7 @@ void SpillMemory::evict_to(std::int64_t n_extents, bool spare_seen) {
   });
 }
 
-// What was written since the last time, to the file: all begun, then awaited.
+// Writes what changed since the last time to the file: all writes begin, then all are awaited.
 bool SpillMemory::write_back(const std::vector<std::int32_t>& extents) {
   bool ok = true;
   for (const unsigned flags :

@@ -1,7 +1,7 @@
 // Memory of blocks, more of them than fit: a file's mapping, of which the blocks that are used most often lie in memory
 // and the others in the file alone.
 //
-// Content    never depends on what is in memory: a block that is not is read when somebody reads it. So any thread may
+// Content    never depends on what is in memory: the first reader of an absent block fetches it. So any thread may
 //            read and write blocks at any time.
 // Eviction   by extents, the fewest blocks that are whole pages of the system: the coldest of a sample of 16. Heat is
 //            the number of steps that used an extent, each counting half after 8 more; of equals the one of the lower
@@ -12,7 +12,7 @@
 // Failure    a file that cannot be written any more keeps what is in memory there, from then on without a bound. One
 //            that cannot be read ends the process (SIGBUS): no copy of the keys and values is left.
 //
-// The file has no name and goes with the process. All of it is allocated at the start, so that a full disk refuses the
+// The file has no name and ends with the process. All of it is allocated at the start, so that a full disk refuses the
 // start and no later step.
 #pragma once
 
@@ -48,7 +48,7 @@ class SpillMemory {
     if (seen.load(std::memory_order_relaxed) == now || seen.exchange(now, std::memory_order_relaxed) == now) return;
     use(extent);
   }
-  // What has been touched is done with: memory beyond the bound is given back.
+  // The layer's blocks are no longer needed: memory beyond the bound is released.
   void end_layer();
   // Heat of earlier steps counts less.
   void end_step();

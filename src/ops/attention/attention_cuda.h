@@ -19,7 +19,7 @@ namespace mneme {
 std::span<const std::int32_t> attention_head_dims_cuda();
 // Errors  kUnsupported unless the kernels support this shape; the message lists what is supported.
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
-// The same for keys and values in 8 bits: heads of 64 and 128.
+// expect_attention_shape_cuda() for keys and values in 8 bits: heads of 64 and 128.
 void expect_eight_bit_cuda(std::int32_t head_dim);
 
 // Page tables whose cache slots recall_units_cuda (with SlotRows::tickets) is still filling. A KV head's list is valid

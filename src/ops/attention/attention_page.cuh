@@ -48,7 +48,7 @@ __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* 
   }
 }
 
-// The same for 32 scattered tokens: lane i has the index of token i, in tokens from `base`. Called by a whole warp.
+// Fetches 32 scattered tokens: lane i has the index of token i, in tokens from `base`. Called by a whole warp.
 template <int kDim>
 __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry, int begin,
                                              int end) {

@@ -1,4 +1,4 @@
-// A page of keys and values in 8 bits (kv_quant.h) in shared memory, as it lies in its block, and a warp's work on it;
+// A page of keys and values in 8 bits (kv_quant.h) in shared memory, laid out as in its block, and a warp's work on it;
 // the same functions as attention_page.cuh.
 //
 // Codes of keys become f16 in registers, of values bf16, exactly; their scales are applied to scores, and to
@@ -211,7 +211,7 @@ struct EightBitPage {
     for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Of a token that no row sees the memory has anything.
+        // The scale of a token that no row sees is undefined.
         const bool seen = s[j][i] != -INFINITY || s[j][2 + i] != -INFINITY;
         of[j][i] = scale_at(page + token_of(j, i) * kRowBytes + 2 * kDim + 4);
         if (!seen) of[j][i] = 0;

@@ -33,7 +33,7 @@ struct Args {
   const float* bias;
   void* y;
   SortedPairs pairs;
-  // Of a gated product: rows of gate, before as many of up (else 0); the limit; factors of rows of x, or null.
+  // A gated product has rows of gate before as many of up (else 0), a limit, and factors of rows of x (or null).
   int half = 0;
   float limit = 0;
   const float* scales = nullptr;

@@ -51,14 +51,14 @@ struct CombineExpertsCuda {
   std::int32_t n_used = 0, hidden = 0;
   float* residual = nullptr;  // [n, hidden]
   float* partial = nullptr;   // [n, hidden]: the sum alone, in place of `residual`; or null
-  // Of the next norm, as in SkinnyGemmResidual with one part, for n <= kSkinnyRows; null: not wanted.
+  // The next norm, as in SkinnyGemmResidual with one part, for n <= kSkinnyRows; null: not wanted.
   const float* norm_weight = nullptr;
   void* x_next = nullptr;
   float* sums = nullptr;
 };
 void combine_experts_cuda(const CombineExpertsCuda& c, std::int32_t n, const CudaContext& context);
 
-// Of one row of x: grouped_gemm_cuda() and combine_experts_cuda() in one launch, y in registers. c.sums has
+// For one row of x: grouped_gemm_cuda() and combine_experts_cuda() in one launch, y in registers. c.sums has
 // combined_parts() parts.   Requires  n_pairs = n_used, x by slot, every pair's expert is here, x_next is wanted; c.y and
 // c.partial are not looked at.
 std::int32_t combined_parts(std::int32_t hidden);

@@ -52,7 +52,7 @@ std::int32_t most_tiles(std::int32_t n_pairs, std::int32_t n_experts, std::int32
 void sort_pairs_cuda(const std::int32_t* experts, std::int32_t n_pairs, std::int32_t n_experts,
                      const SortedPairs& sorted, const CudaContext& context);
 
-// The same of few rows in one launch: route_cuda(), sort_pairs_cuda() in tiles of 8, and the scales of the rows' norms.
+// Routes few rows in one launch: route_cuda(), sort_pairs_cuda() in tiles of 8, and the scales of the rows' norms.
 // Logits differ from route_cuda()'s by rounding. With eight rows it is no faster.
 inline constexpr std::int32_t kFewRoutedRows = 4, kFewRoutedExperts = 256;
 //   n_sorted: experts from sorted.first_expert on.   Requires  n <= kFewRoutedRows, n_experts <= kFewRoutedExperts,

@@ -138,8 +138,8 @@ void quantise_block(const float* x, BlockQ5_1& y) {
   }
 }
 
-// Of the scale by which the largest value has the largest level and 15 near it: the one with the least error, weighted
-// with x^2, then fitted to its rounding.
+// Takes, of the scale that gives the largest value the largest level and of 15 near it, the one with the least error
+// weighted with x^2, and fits it to its rounding.
 void quantise_block(const float* x, BlockIQ4_NL& y) {
   y = BlockIQ4_NL{};
   if (!all_finite(x)) {

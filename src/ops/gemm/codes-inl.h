@@ -1,8 +1,8 @@
 // Unpacks the quantised types beyond q8_0, q4_0 and q4_1 to one form: bytes, with a scale and a minimum per group.
 // Every kernel without a form of its own for a type multiplies or converts this one. Included once per Highway target.
 
-#ifndef MNEME_KERNELS_CODES_ONCE
-#define MNEME_KERNELS_CODES_ONCE
+#ifndef MNEME_OPS_GEMM_CODES_ONCE
+#define MNEME_OPS_GEMM_CODES_ONCE
 
 #include <algorithm>
 #include <cstddef>
@@ -36,11 +36,11 @@ inline constexpr int kBlockValues =
 }  // namespace mneme
 #endif
 
-#if defined(MNEME_KERNELS_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_CODES_INL_H_
-#undef MNEME_KERNELS_CODES_INL_H_
+#if defined(MNEME_OPS_GEMM_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_GEMM_CODES_INL_H_
+#undef MNEME_OPS_GEMM_CODES_INL_H_
 #else
-#define MNEME_KERNELS_CODES_INL_H_
+#define MNEME_OPS_GEMM_CODES_INL_H_
 #endif
 
 #include <hwy/highway.h>

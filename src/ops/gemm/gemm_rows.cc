@@ -18,8 +18,8 @@
 #include "src/ops/gemm/quant-inl.h"
 #include "src/ops/simd/round-inl.h"
 
-#ifndef MNEME_KERNELS_MATMUL_ROWS_ONCE
-#define MNEME_KERNELS_MATMUL_ROWS_ONCE
+#ifndef MNEME_OPS_GEMM_ROWS_ONCE
+#define MNEME_OPS_GEMM_ROWS_ONCE
 namespace mneme {
 
 // Weight rows summed together: 4 x 4 sums fill half the registers of AVX-512, all of AVX2's.

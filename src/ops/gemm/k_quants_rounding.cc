@@ -24,8 +24,8 @@ bool all_finite(const float* x) {
   return std::all_of(x, x + kSuperBlock, [](float v) { return std::isfinite(v); });
 }
 
-// To nearest even, by the mantissa of a number whose last bit is 1. Exact below 2^22; larger arguments come from scales
-// that rounded to almost nothing, and the clamp keeps them defined.
+// Rounds to nearest even, by the mantissa of a number whose last bit is 1. Exact below 2^22; larger arguments come from
+// scales that rounded to almost nothing, and the clamp keeps them defined.
 int nearest(float v) {
   const float shifted = std::clamp(v, -4194303.0f, 4194303.0f) + 12582912.0f;
   return static_cast<int>(std::bit_cast<std::uint32_t>(shifted) & 0x7fffff) - 0x400000;
@@ -56,7 +56,7 @@ float search_scale(std::span<const float> x, Level n, Level* levels) {
     return 0.0f;
   }
   float scale = 0.0f, best = 0.0f;
-  // The rounding by the largest value itself comes first, and stands unless another is better.
+  // The rounding by the largest value itself comes first and is kept unless another is better.
   const auto attempt = [&](float inverse, bool first) {
     float sum_lx = 0.0f, sum_l2 = 0.0f;
     for (const float v : x) {
@@ -243,9 +243,10 @@ void quantise_by_ranges(const float* x, const RangeSearch& search, Block& b, Lev
     scales[j] = range.scale;
     minima[j] = range.minimum;
   }
-  const float most = std::max(0.0f, *std::max_element(scales, scales + kGroups));
-  const float deepest = std::max(0.0f, *std::max_element(minima, minima + kGroups));
-  const float inverse = most > 0.0f ? 63.0f / most : 0.0f, inverse_min = deepest > 0.0f ? 63.0f / deepest : 0.0f;
+  const float largest_scale = std::max(0.0f, *std::max_element(scales, scales + kGroups));
+  const float largest_minimum = std::max(0.0f, *std::max_element(minima, minima + kGroups));
+  const float inverse = largest_scale > 0.0f ? 63.0f / largest_scale : 0.0f,
+              inverse_min = largest_minimum > 0.0f ? 63.0f / largest_minimum : 0.0f;
   std::memset(b.s, 0, sizeof(b.s));
   for (int j = 0; j < kGroups; ++j) {
     const std::uint8_t s = low_byte(std::min(63, nearest(inverse * scales[j]) & 255));
@@ -259,8 +260,8 @@ void quantise_by_ranges(const float* x, const RangeSearch& search, Block& b, Lev
       b.s[j] |= low_byte(m >> 4 << 6);
     }
   }
-  b.d = f16(most / 63.0f);
-  b.dmin = f16(deepest / 63.0f);
+  b.d = f16(largest_scale / 63.0f);
+  b.dmin = f16(largest_minimum / 63.0f);
   for (int j = 0; j < kGroups; ++j) {
     const auto [s, m] = scale_and_minimum(b.s, j);
     const float scale = b.d * static_cast<float>(s);
@@ -290,13 +291,14 @@ void quantise_block(const float* x, BlockQ2_K& b) {
     scales[j] = range.scale;
     minima[j] = range.minimum;
   }
-  const float most = std::max(0.0f, *std::max_element(scales, scales + 16));
-  const float deepest = std::max(0.0f, *std::max_element(minima, minima + 16));
-  const float inverse = most > 0.0f ? 15.0f / most : 0.0f, inverse_min = deepest > 0.0f ? 15.0f / deepest : 0.0f;
+  const float largest_scale = std::max(0.0f, *std::max_element(scales, scales + 16));
+  const float largest_minimum = std::max(0.0f, *std::max_element(minima, minima + 16));
+  const float inverse = largest_scale > 0.0f ? 15.0f / largest_scale : 0.0f,
+              inverse_min = largest_minimum > 0.0f ? 15.0f / largest_minimum : 0.0f;
   for (int j = 0; j < 16; ++j)
     b.s[j] = low_byte((nearest(inverse * scales[j]) & 255) | (nearest(inverse_min * minima[j]) << 4));
-  b.d = f16(most / 15.0f);
-  b.dmin = f16(deepest / 15.0f);
+  b.d = f16(largest_scale / 15.0f);
+  b.dmin = f16(largest_minimum / 15.0f);
   for (int j = 0; j < 16; ++j) {
     const float scale = b.d * (b.s[j] & 15);
     const float minimum = b.dmin * (b.s[j] >> 4);
@@ -312,8 +314,8 @@ void quantise_block(const float* x, BlockQ3_K& b) {
   for (std::size_t j = 0; j < 16; ++j) scales[j] = refine_scale({x + 16 * j, 16}, 4, levels.data() + 16 * j);
   std::memset(b.s, 0, sizeof(b.s));
   b.d = f16(0.0f);
-  if (const float most = signed_largest(scales); most != 0.0f) {
-    const float inverse = -32.0f / most;
+  if (const float largest = signed_largest(scales); largest != 0.0f) {
+    const float inverse = -32.0f / largest;
     for (int j = 0; j < 16; ++j) {
       const int l = std::clamp(nearest(inverse * scales[j]), -32, 31) + 32;
       b.s[j % 8] |= low_byte((l & 15) << (j < 8 ? 0 : 4));
@@ -352,12 +354,12 @@ void quantise_block(const float* x, BlockQ6_K& b) {
   Levels levels{};
   std::array<float, 16> scales;
   for (std::size_t j = 0; j < 16; ++j) scales[j] = search_scale({x + 16 * j, 16}, 32, levels.data() + 16 * j);
-  const float most = signed_largest(scales);
-  if (std::fabs(most) < kTinyGroup) {
+  const float largest = signed_largest(scales);
+  if (std::fabs(largest) < kTinyGroup) {
     b = BlockQ6_K{};
     return;
   }
-  const float inverse = -128.0f / most;
+  const float inverse = -128.0f / largest;
   b.d = f16(1.0f / inverse);
   for (int j = 0; j < 16; ++j) {
     b.s[j] = static_cast<std::int8_t>(std::min(127, nearest(inverse * scales[j])));

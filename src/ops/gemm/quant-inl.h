@@ -1,9 +1,9 @@
 // Converts weight rows of any type to f32 or bf16, in vectors. Included once per Highway target.
-#if defined(MNEME_KERNELS_QUANT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_QUANT_INL_H_
-#undef MNEME_KERNELS_QUANT_INL_H_
+#if defined(MNEME_OPS_GEMM_QUANT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_GEMM_QUANT_INL_H_
+#undef MNEME_OPS_GEMM_QUANT_INL_H_
 #else
-#define MNEME_KERNELS_QUANT_INL_H_
+#define MNEME_OPS_GEMM_QUANT_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -56,7 +56,7 @@ struct PeerAccess {
                  : "memory");
     return {__uint_as_float(first), first_epoch, __uint_as_float(second), second_epoch};
   }
-  // Host memory is 1 us away: seldom looked at.
+  // Host memory is 1 us away: polled seldom.
   __device__ __forceinline__ bool stopped() {
     if (++looks % 1024 != 0) return false;
     std::int32_t v;

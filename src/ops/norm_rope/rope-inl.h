@@ -1,9 +1,9 @@
 // Rotates one head by the cos and sin of its pairs. Included once per Highway target.
-#if defined(MNEME_KERNELS_ROPE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_ROPE_INL_H_
-#undef MNEME_KERNELS_ROPE_INL_H_
+#if defined(MNEME_OPS_NORM_ROPE_ROPE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_NORM_ROPE_ROPE_INL_H_
+#undef MNEME_OPS_NORM_ROPE_ROPE_INL_H_
 #else
-#define MNEME_KERNELS_ROPE_INL_H_
+#define MNEME_OPS_NORM_ROPE_ROPE_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -9,8 +9,8 @@
 #include "src/ops/simd/load_half-inl.h"
 #include "src/ops/simd/round-inl.h"
 
-#ifndef MNEME_KERNELS_ROTATE_KEYS_CPU_ONCE_
-#define MNEME_KERNELS_ROTATE_KEYS_CPU_ONCE_
+#ifndef MNEME_OPS_NORM_ROPE_ROTATE_KEYS_CPU_ONCE_
+#define MNEME_OPS_NORM_ROPE_ROTATE_KEYS_CPU_ONCE_
 #include <cstring>
 
 #include "src/base/check.h"

@@ -1,9 +1,9 @@
 // Loads bf16 and f16 as f32 vectors, exactly. Included once per target, inside a file that uses foreach_target.h.
-#if defined(MNEME_KERNELS_LOAD_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_LOAD_HALF_INL_H_
-#undef MNEME_KERNELS_LOAD_HALF_INL_H_
+#if defined(MNEME_OPS_SIMD_LOAD_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_SIMD_LOAD_HALF_INL_H_
+#undef MNEME_OPS_SIMD_LOAD_HALF_INL_H_
 #else
-#define MNEME_KERNELS_LOAD_HALF_INL_H_
+#define MNEME_OPS_SIMD_LOAD_HALF_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -1,9 +1,9 @@
 // Rounds vectors to bf16. Included once per Highway target.
-#if defined(MNEME_KERNELS_ROUND_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_ROUND_INL_H_
-#undef MNEME_KERNELS_ROUND_INL_H_
+#if defined(MNEME_OPS_SIMD_ROUND_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_SIMD_ROUND_INL_H_
+#undef MNEME_OPS_SIMD_ROUND_INL_H_
 #else
-#define MNEME_KERNELS_ROUND_INL_H_
+#define MNEME_OPS_SIMD_ROUND_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -4,11 +4,11 @@
 //   vec_log  within 2 ulp for normal positive x; 0 and subnormals give -inf, negative x gives NaN, +inf gives +inf
 //
 // NaN gives NaN. A lane's result depends on that lane alone.
-#if defined(MNEME_KERNELS_VEC_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_KERNELS_VEC_MATH_INL_H_
-#undef MNEME_KERNELS_VEC_MATH_INL_H_
+#if defined(MNEME_OPS_SIMD_VEC_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_OPS_SIMD_VEC_MATH_INL_H_
+#undef MNEME_OPS_SIMD_VEC_MATH_INL_H_
 #else
-#define MNEME_KERNELS_VEC_MATH_INL_H_
+#define MNEME_OPS_SIMD_VEC_MATH_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -13,7 +13,7 @@ NcclCollective::NcclCollective(const NcclLibrary& library, Collective& ranks) : 
     if (ranks.rank() == 0) library.expect(library.get_unique_id(&id), "ncclGetUniqueId");
     ranks.broadcast(std::as_writable_bytes(std::span(id.bytes)), 0);
     library.expect(library.comm_init_rank(&comm_, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
-    ranks.barrier();  // none goes on before all are there
+    ranks.barrier();  // no rank continues before all have arrived
   } catch (const Error& e) {
     if (comm_ != nullptr) library.comm_abort(comm_);
     ranks.abort(e.what());

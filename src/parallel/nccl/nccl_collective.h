@@ -1,6 +1,6 @@
 // A rank's NCCL communicator. Values are on its GPU; calls enqueue on a stream and can be captured into a graph.
 //
-// Bootstrap  rank 0 makes an id and tells it to the others by the processes' own Collective, which also compares what
+// Bootstrap  rank 0 makes an id and sends it to the others by the processes' own Collective, which also compares what
 //            the ranks must have in common.
 // Failure    check() is called by a watchdog while steps run: an error of the communicator, or of another rank, aborts it;
 //            kernels that wait for the other ranks then end.

@@ -138,7 +138,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<ResponseWriter> inner) {
   }
 }
 
-// A web page of somebody's must not reach a server on its reader's machine: its requests carry an origin that is not
+// A foreign web page must not reach a server on its reader's machine: its requests carry an origin that is not
 // ours, or, after its name was made to point here, a Host that is not ours.
 void Api::check_caller(const HttpRequest& request, const Route& route) const {
   if (asks_for_key(options_.listen)) {
@@ -194,7 +194,7 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
       throw ApiError(415, "expected a body of Content-Type: application/json");
     return (this->*route.handler)(request, writer);
   }
-  // Of a path that is none too: a browser shows its page the 404 only after this answer.
+  // Unknown paths are answered too: a browser shows its page the 404 only after this answer.
   if (request.method == "OPTIONS") return answer_options(request, writer);
   if (allowed.empty()) {
     const std::string meant = meant_path(request.path);
@@ -228,7 +228,7 @@ void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer
 // ---- what the server is
 
 void Api::page(const HttpRequest&, Writer writer) {
-  // It loads nothing, speaks to this server only, cannot be put into another page, and runs no script but its own.
+  // The page loads nothing, calls this server only, cannot be framed by another page, and runs no script but its own.
   const std::string nonce = new_nonce();
   std::string html(page_html());
   constexpr std::string_view kNonce = "{{nonce}}";

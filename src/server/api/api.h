@@ -34,9 +34,9 @@ class Api {
       const KvEventPublisher* events = nullptr);
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
-  // From now on health is 503, so that routers send requests elsewhere; those that come are answered.
+  // Makes health 503 from now on, so that routers send requests elsewhere; requests are still answered.
   void drain() { draining_ = true; }
-  // From now on everything that computes is 503 too.
+  // Answers everything that computes with 503 too, from now on.
   void refuse() { refuses_ = true; }
 
  private:
@@ -54,7 +54,7 @@ class Api {
   void answer_options(const HttpRequest& request, const Writer& writer) const;
   static std::string meant_path(std::string_view path);
   void check_caller(const HttpRequest& request, const Route& route) const;
-  // Of the caller's key among ListenOptions::key_policies; null: another key, or none.
+  // The use of the caller's key among ListenOptions::key_policies; null: another key, or none.
   std::shared_ptr<KeyUse> use_of(const HttpRequest& request) const;
   // Reads the body on a worker; what `answer` returns is done on the I/O thread.
   using BodyReader = std::function<std::function<void()>(const Body& body, Writer writer)>;
@@ -81,7 +81,7 @@ class Api {
   void slot_action(const HttpRequest& request, Writer writer);
   void answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot);
 
-  // Of the model itself (null), or of a preset.
+  // The entry of the model itself (null), or of a preset.
   OrderedJson model_json(const Preset* preset) const;
   void compile_preset(const Preset& preset);
 
@@ -96,7 +96,7 @@ class Api {
   const KvEventPublisher* events_;
   SlotFiles slot_files_;
   std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
-  PlanCache plans_;
+  RequestPlans plans_;
   std::int64_t created_;
   bool draining_ = false, refuses_ = false;
 };

@@ -45,7 +45,7 @@ void check_response_format(const JsonRef& body) {
     format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
 }
 
-// Of the preset that the body asks for by the model's name; null: the server's own options.
+// The preset that the body names as its model; null: the server's own options.
 //
 // Errors  ApiError 404: another model.
 const Preset* preset_of(const JsonRef& body, const RequestContext& context) {
@@ -163,7 +163,7 @@ void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInp
   request.include_progress = input.report_progress = options->boolean("include_progress", false);
 }
 
-// All that completions and chats have in common; the prompt and the number of tokens are still to come.
+// What completions and chats share, without the prompt and the number of tokens.
 GenerationInput parse_common(const Body& whole, const RequestContext& context, CompletionRequest& request) {
   const JsonRef& body = whole.json;
   if (!body.is_object()) body.wrong("an object");
@@ -229,9 +229,9 @@ void check_length(const GenerationInput& input, std::int64_t context, bool chat)
 
 // truncate_prompt_tokens: the last so many tokens of the prompt are kept, as in vLLM.
 void truncate_prompt(const JsonRef& body, std::int64_t context, std::vector<TokenId>& prompt) {
-  const auto most = body.find("truncate_prompt_tokens");
-  if (!most) return;
-  const std::size_t n = int_in(*most, 1, context);
+  const auto kept = body.find("truncate_prompt_tokens");
+  if (!kept) return;
+  const std::size_t n = int_in(*kept, 1, context);
   if (prompt.size() > n) prompt.erase(prompt.begin(), prompt.end() - n);
 }
 
@@ -249,9 +249,9 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
   if (!prompt.is_array() || prompt.value().empty())
     prompt.wrong("a string, strings, token ids, or arrays of token ids");
   if (prompt.value().front().is_number()) return {parse_tokens(prompt, vocabulary)};
-  const std::int64_t most = context.options.limits.max_queue + context.options.engine.max_sequences;
-  if (std::ssize(prompt.value()) * n > most) {
-    prompt.wrong(fmt::format("at most {} answers, which are all that run and wait", most));
+  const std::int64_t limit = context.options.limits.max_queue + context.options.engine.max_sequences;
+  if (std::ssize(prompt.value()) * n > limit) {
+    prompt.wrong(fmt::format("at limit {} answers, which are all that run and wait", limit));
   }
   std::vector<std::vector<TokenId>> prompts;
   for (const JsonRef& p : prompt.elements()) {
@@ -262,7 +262,7 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
 
 }  // namespace
 
-std::shared_ptr<const Plan> PlanCache::plan_for(const KvMethodOptions& o) {
+std::shared_ptr<const Plan> RequestPlans::plan_for(const KvMethodOptions& o) {
   return model_.plans->plan_for(recipe_of(o));
 }
 
@@ -292,16 +292,16 @@ CompletionRequest parse_completion(const Body& whole, const RequestContext& cont
     request.logprobs = true;
     top = int_in(*v, 0, kMaxTopLogprobs);
   }
-  const std::int64_t most = context.model.engine->options().context;
+  const std::int64_t model_context = context.model.engine->options().context;
   const std::int32_t max_tokens = int_in(body, "max_tokens", 0, std::numeric_limits<std::int32_t>::max(), 16);
   for (std::vector<TokenId>& prompt : parse_prompts(body, common.n, context)) {
     GenerationInput input = common;
-    truncate_prompt(body, most, prompt);
+    truncate_prompt(body, model_context, prompt);
     input.prompt = std::move(prompt);
     input.max_tokens = max_tokens;
     input.top_logprobs = top;
     if (request.echo && request.logprobs) input.score_prompt = top;
-    check_length(input, most, false);
+    check_length(input, model_context, false);
     request.inputs.push_back(std::move(input));
   }
   return request;

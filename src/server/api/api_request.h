@@ -15,10 +15,10 @@
 
 namespace mneme::server {
 
-// Plans of methods, compiled once; forks share a method's index only where they share its plan. Threads: any.
-class PlanCache {
+// Plans of the methods that requests name; forks share a method's index only where they share its plan. Threads: any.
+class RequestPlans {
  public:
-  explicit PlanCache(const RunningModel& model) : model_(model) {}
+  explicit RequestPlans(const RunningModel& model) : model_(model) {}
   // Errors  kOption.
   std::shared_ptr<const Plan> plan_for(const KvMethodOptions& options);
 
@@ -26,7 +26,7 @@ class PlanCache {
   const RunningModel& model_;
 };
 
-// A request's body, and as it came.
+// A request's body, parsed and as text.
 struct Body {
   JsonRef json;
   std::string_view text;
@@ -37,7 +37,7 @@ struct RequestContext {
   const RunningModel& model;
   const ServerOptions& options;
   const std::string& served_name;
-  PlanCache& plans;
+  RequestPlans& plans;
   const KeyPolicy* key = nullptr;  // of the caller; null: no limits
   std::int32_t group = 0;          // of the key's requests
 };

@@ -186,7 +186,7 @@ std::vector<TokenId> by_template(const ChatFormat& chat, const Conversation& con
   }
 }
 
-// By hand only the assistant's turn can be left open.
+// Built-in framings can leave only the assistant's turn open.
 void check_continues(const Conversation& conversation, bool by_hand) {
   if (!conversation.continue_final_message) return;
   const ChatMessage& last = conversation.messages.back();

@@ -24,7 +24,7 @@ struct Conversation {
   nlohmann::ordered_json tools;                                         // null: none
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
   bool add_generation_prompt = true;    // the beginning of the answer follows the last message
-  bool continue_final_message = false;  // the answer goes on where the last message ends
+  bool continue_final_message = false;  // the answer continues the last message
   std::string template_name;            // of the model's templates; empty: tool_use where there are tools, else default
 };
 
@@ -32,7 +32,7 @@ struct Conversation {
 // "chat_template" of a body. Content is a string, or parts of type "text" or "refusal", which become one text with a
 // newline between two. Earlier messages may be whatever OpenAI's type allows: arguments of calls as the model wrote
 // them ("" is {}, what is no JSON object stays text), content null or absent, reasoning under any of its names.
-// `text` is the body as it came: templates show tools with their members in that order.
+// `text` is the unparsed body: templates show tools with their members in its order.
 //
 // Errors  ApiError, kFormat, kRequest: what is wrong is named.
 Conversation parse_conversation(const JsonRef& body, std::string_view text);

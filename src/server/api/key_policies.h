@@ -9,7 +9,7 @@
 namespace mneme::server {
 
 struct KeyPolicy {
-  std::string key, name;           // the name stands in messages and logs; the key nowhere
+  std::string key, name;           // messages and logs show the name, never the key
   std::int32_t priority = 0;       // of its requests at the most, as the API has it: smaller first
   std::int32_t max_running = 0;    // answers that are computed at once; 0: any number
   std::int32_t max_in_flight = 0;  // answers that run and wait; more are refused with 429; 0: any number

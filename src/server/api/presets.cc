@@ -94,9 +94,9 @@ KvMethodOptions parse_kv(const JsonRef& kv, const KvMethodOptions& defaults) {
     o.dense_layers = parse_dense_layers(v->string());
   o.overrides = kv.string("overrides", o.overrides);
   for (const RecipeField& field : recipe_fields()) {
-    const bool own = field.name == "sink" || field.name == "recent";
+    const bool set_above = field.name == "sink" || field.name == "recent";
     for (const std::string_view name : {std::string_view(field.name), field.also}) {
-      const auto v = name.empty() || own ? std::nullopt : kv.find(name);
+      const auto v = name.empty() || set_above ? std::nullopt : kv.find(name);
       if (!v || (name == "budget" && o.budget) || (name == "dense_layers" && v->value().is_string())) continue;
       o.overrides += fmt::format("{}{}={}", o.overrides.empty() ? "" : ",", field.name, text_of(*v, field));
     }

@@ -18,12 +18,12 @@ namespace mneme::server {
 // Errors    ApiError 400, param: the field. An unknown name is answered with the known one that is most like it.
 void check_fields(const JsonRef& body, bool chat);
 
-// The same for an endpoint that reads these names alone (/tokenize).
+// check_fields() for an endpoint that reads these names alone (/tokenize).
 //
 // Errors    ApiError 400, as above; kFormat where `body` is no object.
 void expect_fields(const JsonRef& body, std::span<const std::string_view> names);
 
-// The field is there, and its value asks for something: it is not null, false, 0, "" or empty.
+// Whether a field is present with a value that has an effect: not null, false, 0, "" or empty.
 bool is_given(const JsonRef& body, std::string_view key);
 
 // Errors  kFormat: another value than an integer from low to high.

@@ -20,7 +20,7 @@ std::string new_request_id() {
   return fmt::format("{:016x}{:08x}", start, count++);
 }
 
-// A client's own, where it can stand in a header and a log line.
+// The client's own id, where a header and a log line may contain it.
 bool is_usable(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
     return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.';

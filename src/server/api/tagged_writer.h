@@ -17,7 +17,7 @@ class TaggedWriter final : public ResponseWriter, public std::enable_shared_from
                Metrics& metrics);
 
   const std::string& request_id() const { return request_id_; }
-  // What the request is counted under: a route's path, so that nobody fills the metrics with names.
+  // What the request is counted under: a route's path, so that clients cannot fill the metrics with names.
   void set_route(std::string_view route) { route_ = route; }
 
   void respond(HttpResponse response) override;

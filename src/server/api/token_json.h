@@ -12,7 +12,7 @@
 namespace mneme::server {
 
 struct TokenizeReply {
-  std::int64_t context = 0;   // tokens, told as max_model_len
+  std::int64_t context = 0;   // tokens, reported as max_model_len
   bool with_pieces = false;   // {"id", "piece"} for each token, in place of its id
   std::size_t max_bytes = 0;  // of the JSON text
 };

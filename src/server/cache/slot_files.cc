@@ -120,12 +120,12 @@ std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t 
   // A copy of 16 MiB takes a few milliseconds: about as long as the shortest step.
   constexpr std::size_t kPieceBytes = 16 << 20;
   const std::int32_t n = saved.content.n_computed;
-  const std::int32_t most = count32(kPieceBytes / saved.content.identity.kv.token_bytes());
+  const std::int32_t tokens_a_piece = count32(kPieceBytes / saved.content.identity.kv.token_bytes());
   write_session(
       path, saved.content,
       [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
-        for (std::int32_t at = 0; at < n; at += most) {
-          const TokenRange positions{at, std::min(at + most, n)};
+        for (std::int32_t at = 0; at < n; at += tokens_a_piece) {
+          const TokenRange positions{at, std::min(at + tokens_a_piece, n)};
           out(answer_of(loop_,
                         [&](SequenceKeeper& keeper) { return piece(keeper, slot, saved, layer, head, positions); }));
         }

@@ -1,5 +1,5 @@
-// Slots to session files and back while others are answered: all that takes time is done here, and the engine is asked
-// for a piece at a time, between two steps.
+// Saves slots to session files and restores them while others are answered: slow work is done here, and the engine is
+// asked for a piece at a time, between two steps.
 //
 // Threads  any that may wait, one at a time; never the engine's.
 #pragma once
@@ -18,8 +18,8 @@ class SlotFiles {
   SlotFiles(EngineLoop& loop, const std::filesystem::path& folder)
       : loop_(loop), folder_(folder.empty() ? folder : std::filesystem::absolute(folder / "").lexically_normal()) {}
 
-  // Tokens written, or read. `name` is a plain file's in the folder: a symbolic link is refused, and what stands at its
-  // end stays untouched. Messages name the file, not the folder.
+  // Tokens written, or read. `name` is a plain file's in the folder: a symbolic link is refused, and
+  // its target stays untouched. Messages name the file, not the folder.
   //
   // Errors  kRequest: no such slot, empty slot, a name that is none. kOption: there is no folder. kResource: the slot
   // got another sequence, or lost pages, while it was written. kFile. As restore_sequence().

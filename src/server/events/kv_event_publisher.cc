@@ -50,7 +50,7 @@ using Context = std::unique_ptr<void, ZmqTerm>;
 Socket bound(void* context, int type, const std::string& endpoint, std::string_view option) {
   Socket socket(zmq_socket(context, type));
   MNEME_CHECK(socket != nullptr, "zmq_socket: {}", zmq_strerror(zmq_errno()));
-  // A subscriber that is gone holds up neither the thread nor the end of the process.
+  // A lost subscriber delays neither the thread nor the end of the process.
   constexpr int kLingerMs = 100;
   zmq_setsockopt(socket.get(), ZMQ_LINGER, &kLingerMs, sizeof kLingerMs);
   if (zmq_bind(socket.get(), endpoint.c_str()) != 0)
@@ -154,7 +154,7 @@ struct KvEventPublisher::Impl {
     ++next;
   }
 
-  // False: nobody asks.
+  // False: no replay is requested.
   bool answer_replay() {
     const std::vector<Bytes> parts = receive(replay.get());
     if (parts.empty()) return false;

@@ -5,7 +5,7 @@
 
 namespace mneme::server {
 
-// "{{nonce}}" in it stands for the nonce of its Content-Security-Policy.
+// The page at `/`. "{{nonce}}" in it is replaced by the nonce of its Content-Security-Policy.
 std::string_view page_html();
 
 }  // namespace mneme::server

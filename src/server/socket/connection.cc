@@ -281,7 +281,7 @@ void Connection::finish() {
   --server_.exchanges;
   stream_.socket().cancel();  // the watch
   if (request_.keep_alive && !server_.stopping) return read();
-  // To close with something unread would take the answer back from the client's hands.
+  // Closing with something unread would reset the connection before the client has read the answer.
   error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
   stream_.expires_after(std::chrono::seconds(2));

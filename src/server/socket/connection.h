@@ -50,8 +50,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void begin_stream(std::uint64_t number, const HttpResponse& head, std::string heartbeat);
   void write(std::uint64_t number, const std::string& piece);
   void end(std::uint64_t number);
-  // The answer will not be completed: a client that waits for it is told why. A stream of events ends with one that is
-  // an error, because clients take a connection that just ends for the end of the answer.
+  // The answer will not be completed: a client that waits for it gets the reason. A stream of events ends with one that
+  // is an error, because clients take a connection that just ends for the end of the answer.
   void abandon(std::uint64_t number, const ApiError& error);
   void abandon(const ApiError& error);
   void on_close(std::uint64_t number, std::function<void()> closed);

@@ -14,7 +14,7 @@
 
 namespace mneme::server {
 
-// Keeps nothing alive: a connection that is gone takes no answers.
+// Keeps nothing alive: a closed connection takes no answers.
 class Exchange final : public ResponseWriter {
  public:
   Exchange(std::weak_ptr<Connection> connection, ConnectionHost& server, std::uint64_t number)

@@ -67,15 +67,15 @@ std::vector<Special> specials_in(const Tokenizer& tokenizer, const jinja::Text& 
   const AddedTokens added = tokens_in_text(tokenizer);
   std::vector<Special> found;
   for (std::size_t from = begin; from < end;) {
-    const bool own = text.origin(from) == jinja::kTemplate;
+    const bool of_template = text.origin(from) == jinja::kTemplate;
     std::size_t to = from + 1;
     if (text.uniform()) {
       to = end;
     } else {
-      while (to < end && (text.origin(to) == jinja::kTemplate) == own) ++to;
+      while (to < end && (text.origin(to) == jinja::kTemplate) == of_template) ++to;
     }
     const std::string_view run = text.view().substr(from, to - from);
-    for (std::size_t at = 0; own && at < run.size();) {
+    for (std::size_t at = 0; of_template && at < run.size();) {
       const auto hit = added.find(run, at);
       if (!hit) break;
       const auto [first, last] = with_white_space(run, *hit, tokenizer.added_flags(hit->id), at);

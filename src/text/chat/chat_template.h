@@ -70,7 +70,7 @@ class ChatTemplate {
 // Errors  as Tokenizer::encode.
 std::vector<TokenId> encode_rendered(const Tokenizer& tokenizer, const jinja::Text& text);
 
-// The same for bytes [begin, end). `continues`: text before it belongs to the same piece.
+// encode_rendered() of the bytes [begin, end). `continues`: text before it belongs to the same piece.
 std::vector<TokenId> encode_rendered(const Tokenizer& tokenizer, const jinja::Text& text, std::size_t begin,
                                      std::size_t end, bool continues);
 

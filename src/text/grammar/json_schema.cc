@@ -284,8 +284,7 @@ class Compiler {
     const bool says = s.contains("additionalProperties");
     const Json& more = says ? s["additionalProperties"] : kTrue;
     const NodeId undeclared = more == false ? kNoNode : compile(more, path + "/additionalProperties");
-    // Valid members that nobody declared are left out, as nobody expects them: given the freedom, small models invent
-    // members and never reach the declared ones.
+    // Valid but undeclared members are left out: small models that may invent members never reach the declared ones.
     const NodeId additional = declares && !says ? kNoNode : undeclared;
     at(id).ordered = declares && !says && order_ == MemberOrder::kDeclared;
     std::vector<std::string> names;

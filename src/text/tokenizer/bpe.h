@@ -39,9 +39,9 @@ class Bpe : public Tokenizer {
   struct Section : TextSection {
     bool continues = false;  // it is the first of a text that continues another
   };
-  // Appends the beginning-of-sequence token, where one is due, and then in order the tokens that stand in raw text and,
-  // by `on_text`, the sections between them. `normalise` changes what lies between tokens of raw text before those of
-  // normalised text (kAddedNormalized) are searched in it; what it returns lives as long as the call.
+  // Appends the beginning-of-sequence token, where one is due, and then in order the tokens that raw text spells out
+  // and, by `on_text`, the sections between them. `normalise` changes the text between tokens of raw text before those
+  // of normalised text (kAddedNormalized) are searched in it; what it returns lives as long as the call.
   void encode_sections(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& out,
                        FunctionRef<std::string_view(const Section&)> normalise,
                        FunctionRef<void(const Section&)> on_text) const;

@@ -20,7 +20,7 @@ class MergeTable {
 
   explicit MergeTable(std::size_t expected = 0);
 
-  // Of two merges of the same pair the lower rank wins.  Requires  rank != kNever.
+  // The lower rank of two merges of the same pair wins.  Requires  rank != kNever.
   void add(Symbol left, Symbol right, Merge merge);
   // rank is kNever where the pair does not merge.
   Merge find(Symbol left, Symbol right) const;

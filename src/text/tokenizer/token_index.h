@@ -39,7 +39,7 @@ class TokenIndex {
   // std::unordered_map.
   TokenIndex(const std::vector<std::string>& texts, std::size_t expected);
 
-  // Of two tokens with the same text the first wins.
+  // The first of two tokens with the same text wins.
   void add(TokenId id);
   // -1: none.
   TokenId find(std::string_view text) const;

@@ -25,7 +25,7 @@ struct Args {
   PrefillAttentionCuda a;
   KvTables tables;
   int layer, group;
-  // Of each split, [splits][n_rows, heads]: normalised results [D] f32, and log2-sum-exp2. Unused with one split.
+  // Results of each split, [splits][n_rows, heads]: normalised, [D] f32, and log2-sum-exp2. Unused with one split.
   float *parts, *part_lse;
 };
 

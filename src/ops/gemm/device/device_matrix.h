@@ -56,7 +56,7 @@ struct DeviceMatrix {
   std::size_t bytes() const;
 };
 
-// Aborts: a skinny GEMM was asked for rows that skinny_gemm_takes() refuses.
+// Aborts: a skinny GEMM was called with rows that skinny_gemm_takes() refuses.
 [[noreturn]] void no_skinny_gemm(std::int32_t rows);
 
 }  // namespace mneme

@@ -210,7 +210,7 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int column, int
   return v;
 }
 
-// Adds up what the parts of a tile have left in device memory. False: other parts are still to come.
+// Adds up the parts of a tile in device memory. False: some parts are not complete yet.
 template <typename S, typename Value>
 __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, float* sums, int* last,
                                           const Value& value) {

@@ -275,7 +275,7 @@ struct OneRow {
     mma_to(sum[0], a[0], x.x, x.y, sum[0]);
     mma_to(sum[1], a[1], x.z, x.w, sum[1]);
   }
-  // Of group 2 t + kStep.
+  // Scales the sums of group 2 t + kStep.
   template <int kStep>
   __device__ __forceinline__ void scale(const Scales<F> (&scales)[2], const float (&sum)[2][4],
                                         const float (&begin)[2][4], bool there) {

@@ -394,7 +394,7 @@ struct Scales {
       return -(dmin * float_of_nibble(words[kStep / 2], (kStep % 2 * 2 + kHalf) * 8 + 4));
     }
   }
-  // The same for -128 times the sum.
+  // The minimum for -128 times the sum.
   template <int kStep, int kHalf = 0>
   __device__ __forceinline__ float raw_minimum() const {
     return minimum<kStep, kHalf>() * (-1.0f / 128);

@@ -27,9 +27,9 @@ class Reader {
   std::size_t at() const { return at_; }
   char peek() const { return done() ? '\0' : text_[at_]; }
   bool skip(char c) {
-    const bool there = !done() && text_[at_] == c;
-    at_ += there ? 1 : 0;
-    return there;
+    const bool found = !done() && text_[at_] == c;
+    at_ += found ? 1 : 0;
+    return found;
   }
   // Text up to `c`; consumes `c`.
   std::string_view until(char c) {
