@@ -194,11 +194,12 @@ std::string weak_default(const Recipe& recipe) {
 
 void expect_method(const KvOptions& o) {
   if (o.method != "full") return;
-  const char* given = o.budget         ? "--kv-budget"
-                      : o.sink         ? "--kv-sink"
-                      : o.recent       ? "--kv-recent"
-                      : o.dense_layers ? "--dense-layers"
-                                       : nullptr;
+  const char* given = o.budget               ? "--kv-budget"
+                      : o.sink               ? "--kv-sink"
+                      : o.recent             ? "--kv-recent"
+                      : o.dense_layers       ? "--dense-layers"
+                      : !o.overrides.empty() ? "--kv"
+                                             : nullptr;
   if (given != nullptr)
     fail(ErrorKind::kOption, "{}: full attention has no such setting: name a method (--kv; see mneme methods)", given);
 }
