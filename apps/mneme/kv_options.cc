@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,15 @@ struct Settings {
 // KEY=VALUE,... without a method's name before it.
 bool has_no_name(std::string_view text) {
   return text.substr(0, text.find(':')).find('=') != std::string_view::npos;
+}
+
+// A list of methods; a comma inside of settings cuts one into several pieces.
+CLI::Option* add_list(CLI::App& c, const char* name, const char* help,
+                      const std::function<void(const std::vector<std::string>&)>& read) {
+  return c.add_option_function<std::vector<std::string>>(name, read, help)
+      ->type_name("NAME[:K=V,...],...")
+      ->delimiter(',')
+      ->check(not_empty());
 }
 
 void add_region_options(CLI::App& c, KvOptions& o, const char* group) {
@@ -102,44 +112,28 @@ void add_kv_options(CLI::App& c, KvOptions& o, const char* names) {
 }
 
 CLI::Option* add_method_list(CLI::App& c, const char* name, std::vector<std::string>& methods, const char* help) {
-  return c
-      .add_option_function<std::vector<std::string>>(
-          name, [&methods](const std::vector<std::string>& pieces) { methods = join_settings(pieces); }, help)
-      ->type_name("NAME[:K=V,...],...")
-      ->delimiter(',')
-      ->default_str(fmt::format("{}", fmt::join(methods, ",")))
-      ->check(not_empty());
+  return add_list(c, name, help,
+                  [&methods](const std::vector<std::string>& pieces) { methods = join_settings(pieces); })
+      ->default_str(fmt::format("{}", fmt::join(methods, ",")));
 }
 
 void add_kv_options(CLI::App& c, KvOptions& o, std::vector<std::string>& methods) {
   const auto settings = std::make_shared<Settings>();
-  c.add_option_function<std::vector<std::string>>(
-       "--kv",
-       [&o, &methods, settings](const std::vector<std::string>& pieces) {
-         if (has_no_name(pieces.front())) {
-           o.overrides = fmt::format("{}", fmt::join(pieces, ","));
-         } else {
-           settings->name_by(true);
-           methods = join_settings(pieces);
-         }
-       },
-       kMethodHelp)
-      ->type_name("NAME[:K=V,...],...")
-      ->delimiter(',')
+  add_list(c, "--kv", kMethodHelp,
+           [&o, &methods, settings](const std::vector<std::string>& pieces) {
+             if (has_no_name(pieces.front())) {
+               o.overrides = fmt::format("{}", fmt::join(pieces, ","));
+             } else {
+               settings->name_by(true);
+               methods = join_settings(pieces);
+             }
+           })
       ->default_str(fmt::format("{}", fmt::join(methods, ",")))
-      ->check(not_empty())
       ->group(kGroup);
-  c.add_option_function<std::vector<std::string>>(
-       "--kv-method",
-       [&methods, settings](const std::vector<std::string>& pieces) {
-         settings->name_by(false);
-         methods = join_settings(pieces);
-       },
-       "--kv NAME[:K=V,...],...")
-      ->type_name("NAME[:K=V,...],...")
-      ->delimiter(',')
-      ->check(not_empty())
-      ->group(kOldGroup);
+  add_list(c, "--kv-method", "--kv NAME[:K=V,...],...", [&methods, settings](const std::vector<std::string>& pieces) {
+    settings->name_by(false);
+    methods = join_settings(pieces);
+  })->group(kOldGroup);
   add_region_options(c, o, kOldGroup);
 }
 
@@ -200,11 +194,12 @@ std::string weak_default(const Recipe& recipe) {
 
 void expect_method(const KvOptions& o) {
   if (o.method != "full") return;
-  const char* given = o.budget         ? "--kv-budget"
-                      : o.sink         ? "--kv-sink"
-                      : o.recent       ? "--kv-recent"
-                      : o.dense_layers ? "--dense-layers"
-                                       : nullptr;
+  const char* given = o.budget               ? "--kv-budget"
+                      : o.sink               ? "--kv-sink"
+                      : o.recent             ? "--kv-recent"
+                      : o.dense_layers       ? "--dense-layers"
+                      : !o.overrides.empty() ? "--kv"
+                                             : nullptr;
   if (given != nullptr)
     fail(ErrorKind::kOption, "{}: full attention has no such setting: name a method (--kv; see mneme methods)", given);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/base/most_like.h"
 #include "src/recipes/fields.h"
 
 namespace mneme {
@@ -31,6 +32,8 @@ void apply_overrides(std::string_view list, Recipe& recipe) {
     if (field == nullptr) {
       std::vector<std::string_view> known;
       for (const RecipeField& f : recipe_fields()) known.push_back(f.name);
+      if (const std::string_view like = most_like(key, known); !like.empty())
+        fail(ErrorKind::kOption, "--kv {}: no such key: did you mean '{}'?", key, like);
       fail(ErrorKind::kOption, "--kv {}: no such key; there are: {}", key, fmt::join(known, ", "));
     }
     field->set(recipe, key, value);

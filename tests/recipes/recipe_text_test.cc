@@ -186,6 +186,8 @@ TEST(RecipeText, WhatNoTextMakesIsRefused) {
   EXPECT_THAT(refusal([] { parse_recipe("qest:budget=5"); }),
               HasSubstr("no KV method is called 'qest': did you mean 'quest'?"));
   EXPECT_THAT(refusal([] { parse_recipe("quest:bugdet=5"); }), HasSubstr("no such key"));
+  EXPECT_THAT(refusal([] { parse_recipe("quest:bugdet=5"); }), HasSubstr("did you mean 'budget'?"));
+  EXPECT_THAT(refusal([] { parse_recipe("quest:xyz=5"); }), HasSubstr("there are: budget, sink, recent"));
   EXPECT_EQ(refusal([] { parse_recipe("quest:"); }), "");
   EXPECT_THAT(refusal([] { parse_recipe("quest:budget"); }), HasSubstr("expected KEY=VALUE"));
   EXPECT_THAT(refusal([] { parse_recipe(""); }), HasSubstr("no KV method is called ''"));

@@ -80,17 +80,17 @@ nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& s
 
 // The options that run the method with the gate that was found.
 std::string usage_of(const CalibrateCommand& c, float tau) {
-  const std::size_t colon = c.method.find(':');
-  std::string blocks = colon == std::string::npos ? "" : c.method.substr(colon + 1) + ",";
-  std::replace(blocks.begin(), blocks.end(), '/', ',');
-  if (!c.kv.overrides.empty()) blocks = c.kv.overrides + "," + blocks;
+  const MethodText method = parse_method(c.method);
+  std::string fields;
+  for (const std::string& list : {c.kv.overrides, method.settings})
+    if (!list.empty()) fields += list + ",";
   std::string region;
   if (c.kv.budget) region += fmt::format("budget={},", *c.kv.budget);
   if (c.kv.sink) region += fmt::format("sink={},", *c.kv.sink);
   if (c.kv.recent) region += fmt::format("recent={},", *c.kv.recent);
   if (const auto& layers = c.kv.dense_layers)
     region += fmt::format("dense={},", layers->empty() ? "none" : fmt::format("{}", fmt::join(*layers, "+")));
-  return fmt::format("--kv {}:{}{}tau={}", c.method.substr(0, colon), region, blocks, spelled(tau));
+  return fmt::format("--kv {}:{}{}tau={}", method.name, region, fields, spelled(tau));
 }
 
 // Gates of boundaries, replayed over full attention: tau by what kept selections hold.

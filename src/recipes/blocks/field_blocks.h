@@ -11,7 +11,7 @@
 
 namespace mneme::overrides {
 
-// Where a block of a recipe lies.
+// How to reach a block of a recipe.
 template <typename B>
 struct Block {
   B& (*need)(Recipe&, std::string_view key);  // Errors  kOption: the recipe has none

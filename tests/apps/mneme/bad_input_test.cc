@@ -130,8 +130,9 @@ TEST_F(BadInput, OptionValues) {
 
 // Full attention would read everything, and say nothing.
 TEST_F(BadInput, ABudgetWithoutAMethod) {
-  const std::vector<std::vector<std::string>> cases = {
-      {"--kv-budget", "64"}, {"--kv-sink", "4"}, {"--kv-recent", "4"}, {"--dense-layers", "0"}};
+  const std::vector<std::vector<std::string>> cases = {{"--kv-budget", "64"}, {"--kv-sink", "4"},
+                                                       {"--kv-recent", "4"},  {"--dense-layers", "0"},
+                                                       {"--kv", "budget=64"}, {"--kv", "full:sink=4"}};
   for (const std::vector<std::string>& given : cases) {
     std::vector<std::string> run = {"-p", "x"}, serve = {"serve", "-m", MNEME_MODEL_FILE};
     run.insert(run.end(), given.begin(), given.end());
