@@ -31,7 +31,7 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   c.vocab = 50;
   c.max_context = 512;
   set_family_fields(c);
-  if (architecture == Architecture::kQwen3Moe) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
+  if (family_of(architecture).experts != ExpertNames::kNone) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
   if (architecture == Architecture::kGptOss) {
     c.experts = {.n = 6, .n_used = 2, .ffn = 32, .normalise = true, .biases = true, .limit = 1.0};
     c.sliding_window = 20;
