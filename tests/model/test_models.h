@@ -43,7 +43,7 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   }
   c.rope.theta = 1000.0;
   const Family& family = family_of(architecture);
-  c.rope.pairs = family.gguf_pairs;
+  if (architecture > Architecture::kGptOss) c.rope.pairs = family.gguf_pairs;
   if (family.multipliers)
     c.embedding_scale = 3.0, c.residual_scale = 0.5, c.attention_scale = 0.5, c.logit_divisor = 2.0;
   if (family.unrotated_period > 0) c.unrotated = {true, false};
