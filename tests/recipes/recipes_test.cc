@@ -93,7 +93,8 @@ TEST(Recipes, NumbersAtTheirEndsAreRefusedOrCompile) {
             compile(r, shape);
             ++compiled;
           } catch (const Error& e) {
-            EXPECT_EQ(e.kind(), ErrorKind::kOption) << row.name << " " << field.name << "=" << value << ": " << e.what();
+            EXPECT_EQ(e.kind(), ErrorKind::kOption)
+                << row.name << " " << field.name << "=" << value << ": " << e.what();
             ++refused;
           }
         }
@@ -235,6 +236,11 @@ TEST(Check, NamesWhatCannotBe) {
   EXPECT_THAT(first(make_recipe("quest", {}), sliding), HasSubstr("sliding window"));
   EXPECT_EQ(first(make_recipe("full", {}), sliding), "fine");
   EXPECT_THAT(first(make_recipe("snapkv", {}), sliding), HasSubstr("sliding window"));
+  MethodShape unturned = kShape;
+  unturned.turns_positions = false;
+  for (const char* name : {"streaming_llm", "actqkv"})
+    EXPECT_THAT(first(make_recipe(name, {}), unturned), HasSubstr("positions=absolute")) << name;
+  EXPECT_EQ(first(make_recipe("quest", {}), unturned), "fine");
 }
 
 TEST(Check, NamesWhatCannotBeDropped) {
