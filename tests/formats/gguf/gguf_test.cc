@@ -144,6 +144,22 @@ TEST(Gguf, FusedMatricesAreTakenApart) {
   expect_error(ErrorKind::kFormat, {"'blk.1.attn_k.weight'", "twice"}, [&] { open_gguf(as_bytes(bytes), "f.gguf"); });
 }
 
+// llama.cpp's converter writes olmo3's as bools, and windows in a key of their own.
+TEST(Gguf, LayersWithWindowsAreFlags) {
+  GgufBuilder b = GgufBuilder::tiny();
+  b.set("llama.attention.sliding_window", 16u);
+  b.set_array<std::uint8_t>("llama.attention.sliding_window_pattern", 7, {1, 0});
+  std::string bytes = b.build();
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "w.gguf")->config().windowed, (std::vector<bool>{true, false}));
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1});
+  bytes = b.build();
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "w.gguf")->config().windowed, (std::vector<bool>{false, true}));
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1, 1});
+  bytes = b.build();
+  expect_error(ErrorKind::kFormat, {"kinds of layers", "expected 2", "found 3"},
+               [&] { open_gguf(as_bytes(bytes), "w.gguf"); });
+}
+
 TEST(Gguf, FusedMatricesOfAnotherHeightAreNamed) {
   GgufBuilder b = GgufBuilder::tiny();
   for (const char* part : {"attn_q", "attn_k", "attn_v"}) b.erase_tensor("blk.0." + std::string(part) + ".weight");
