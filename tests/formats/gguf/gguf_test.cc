@@ -158,6 +158,14 @@ TEST(Gguf, LayersWithWindowsAreFlags) {
   bytes = b.build();
   expect_error(ErrorKind::kFormat, {"kinds of layers", "expected 2", "found 3"},
                [&] { open_gguf(as_bytes(bytes), "w.gguf"); });
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1});
+  b.set("llama.rope.freq_base_swa", 10000.0f);
+  bytes = b.build();
+  EXPECT_NE(open_gguf(as_bytes(bytes), "w.gguf"), nullptr);
+  b.set("llama.rope.freq_base_swa", 500.0f);
+  bytes = b.build();
+  expect_error(ErrorKind::kUnsupported, {"llama.rope.freq_base_swa", "500"},
+               [&] { open_gguf(as_bytes(bytes), "w.gguf"); });
 }
 
 TEST(Gguf, FusedMatricesOfAnotherHeightAreNamed) {
