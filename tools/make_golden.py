@@ -122,6 +122,7 @@ def longrope(pairs, original, **changes):
             **changes}
 
 
+QWEN3_VL_ROPE = {**PLAIN_ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
 QWEN2_VL_ROPE = {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}
 PARTIAL_ROPE = {**PLAIN_ROPE, "partial_rotary_factor": 0.5}
 HUNYUAN_ROPE = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 20.0}
@@ -194,7 +195,13 @@ CASES = {
     "qwen3-vl": case("Qwen3VL", "bfloat16", n_tokens=72, vision=QWEN3_VISION,
                      drop={**THETA, "q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1)},
                      num_attention_heads=8, num_key_value_heads=2, head_dim=8,
-                     rope_parameters={**PLAIN_ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
+                     rope_parameters=QWEN3_VL_ROPE),
+    "qwen3-vl-moe": case("Qwen3VLMoe", "float32", n_tokens=72, vision=QWEN3_VISION,
+                         drop={"theta": rope(QWEN3_VL_ROPE, rope_theta=150.0), "q norm": without("q_norm.weight", 1),
+                               "k norm": without("k_norm.weight", 1), "second expert": {"num_experts_per_tok": 1},
+                               "router": without("mlp.gate.weight", 0)},
+                         num_attention_heads=8, num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=2,
+                         moe_intermediate_size=16, rope_parameters=QWEN3_VL_ROPE),
     "qwen2-5-vl": case("Qwen2_5_VL", "bfloat16", n_tokens=72, vision=QWEN2_VISION,
                        drop={"theta": rope(QWEN2_VL_ROPE, rope_theta=150.0), **BIASES},
                        num_attention_heads=4, num_key_value_heads=2,
@@ -386,6 +393,9 @@ def published(state):
         if name.endswith("_proj_bias"):
             out[name] = w
             continue
+        if ".language_model." in name and name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            out[name] = w.mT  # qwen3_vl_moe: input by output
+            continue
         base, _, part = name.rpartition(".")
         if not base.endswith(".experts"):
             out[name] = w
@@ -405,7 +415,7 @@ CANDIDATES, MARGIN = 64, 0.25  # tokens to draw from at a position; of logits wh
 def expert_margins(model, c, tokens):
     """By row, the least difference over the layers between the logits of the last expert taken and the first that is not."""
     used, margins, handles = c["config"]["num_experts_per_tok"], [], []
-    for layer in model.model.layers:
+    for layer in (model.model.language_model if c["vision"] else model.model).layers:
         def measure(_, __, output):
             top = output[0].view(*tokens.shape, -1).sort(-1, descending=True).values
             margins.append(top[..., used - 1] - top[..., used])
@@ -423,7 +433,7 @@ def tokens_of(name, c, state, seed):
     if "num_experts_per_tok" not in c["config"]:
         return tokens
     with float32_means_float64():
-        model = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c)).to(torch.float64).eval()
+        model = model_class(c)(make_config(c)).to(torch.float64).eval()
         model.load_state_dict({k: v.double() for k, v in state.items()})
         g = torch.Generator().manual_seed(seed + 2)
         for at in range(len(tokens)):
@@ -505,7 +515,7 @@ def write_case(name, c, seed):
                 "tie_word_embeddings": config["tie_word_embeddings"]}
     keep |= {"architectures": [model_class(c).__name__], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
     if "num_experts" in c["config"]:
-        keep["num_experts"] = c["config"]["num_experts"]  # as published folders have it; transformers 5 writes another name
+        (keep["text_config"] if c["vision"] else keep)["num_experts"] = c["config"]["num_experts"]  # as published folders have it; transformers 5 writes another name
     if c["mxfp4"]:
         keep["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     (folder / "config.json").write_text(json.dumps(keep, indent=1, sort_keys=True) + "\n")

@@ -1,7 +1,6 @@
 // mneme inspect FILE: what is in a checkpoint.
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -14,7 +13,6 @@
 #include "mneme/error.h"
 #include "src/base/ascii.h"
 #include "src/base/mapped_file.h"
-#include "src/base/underlying.h"
 #include "src/formats/checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
@@ -35,24 +33,26 @@ std::string_view kind_name(TokenizerKind kind) {
 }
 
 std::string_view scaling_name(RopeScaling scaling) {
-  static constexpr std::array<std::string_view, 5> kNames = {"none", "linear", "llama3", "yarn", "dynamic"};
-  return kNames.at(underlying(scaling));
+  switch (scaling) {
+    case RopeScaling::kNone:
+      return "none";
+    case RopeScaling::kLinear:
+      return "linear";
+    case RopeScaling::kLlama3:
+      return "llama3";
+    case RopeScaling::kYarn:
+      return "yarn";
+    case RopeScaling::kDynamic:
+      return "dynamic";
+    case RopeScaling::kLongRope:
+      return "longrope";
+  }
+  return "";
 }
 
 template <typename T>
 Json or_null(const std::optional<T>& v) {
   return v ? Json(*v) : Json();
-}
-
-Json describe_rope(const RopeConfig& r) {
-  Json out = {{"base", r.theta},
-              {"pairs", r.pairs == RopePairs::kHalves ? "halves" : "neighbours"},
-              {"scaling", scaling_name(r.scaling)},
-              {"frequency_factors", !r.freq_factors.empty()}};
-  if (r.scaling == RopeScaling::kNone) return out;
-  out["factor"] = r.factor;
-  if (r.scaling != RopeScaling::kLinear) out["original_context"] = r.original_context;
-  return out;
 }
 
 // 1e-05 as a file of f32 values has it, not as the nearest double spells it.
@@ -61,31 +61,62 @@ double spelled(double value) {
   return single == value ? std::stod(fmt::format("{}", single)) : value;
 }
 
+Json describe_rope(const RopeConfig& r) {
+  Json out = {{"base", r.theta},
+              {"pairs", r.pairs == RopePairs::kHalves ? "halves" : "neighbours"},
+              {"scaling", scaling_name(r.scaling)},
+              {"frequency_factors", !r.freq_factors.empty()}};
+  if (r.rotary_dim != 0) out["rotates"] = r.rotary_dim;
+  if (r.scaling == RopeScaling::kNone) return out;
+  out["factor"] = r.factor;
+  if (r.scaling == RopeScaling::kLongRope) out["scale"] = spelled(r.attention_factor);
+  if (r.scaling != RopeScaling::kLinear) out["original_context"] = r.original_context;
+  return out;
+}
+
+// What layers have that is not the same for all, or not there in most models.
+void add_kinds(const ModelConfig& c, Json& out) {
+  const auto layers = [&](const char* name, const std::vector<bool>& flags) {
+    if (flags.empty()) return;
+    out[name] = Json::array();
+    for (std::size_t l = 0; l < flags.size(); ++l)
+      if (flags[l]) out[name].push_back(l);
+  };
+  layers("layers_with_window", c.windowed);
+  layers("layers_without_rope", c.unrotated);
+  if (c.embedding_scale != 1.0) out["embedding_scale"] = spelled(c.embedding_scale);
+  if (c.residual_scale != 1.0) out["residual_scale"] = spelled(c.residual_scale);
+  if (c.attention_scale != 0.0) out["attention_scale"] = spelled(c.attention_scale);
+  if (c.logit_divisor != 1.0) out["logit_divisor"] = spelled(c.logit_divisor);
+}
+
 Json describe_experts(const ExpertConfig& e) {
   if (e.n == 0) return nullptr;
   return {{"count", e.n}, {"used", e.n_used}, {"feed_forward", e.ffn}};
 }
 
 Json describe_config(const ModelConfig& c) {
-  return {{"name", c.name},
-          {"architecture", architecture_name(c.architecture)},
-          {"layers", c.n_layers},
-          {"hidden", c.hidden},
-          {"feed_forward", c.ffn},
-          {"experts", describe_experts(c.experts)},
-          {"query_heads", c.n_heads},
-          {"kv_heads", c.n_kv_heads},
-          {"head_dim", c.head_dim},
-          {"vocabulary", c.vocab},
-          {"context", c.max_context},
-          {"sliding_window", c.sliding_window},
-          {"rms_epsilon", spelled(c.rms_eps)},
-          {"tied_embeddings", c.tied_embeddings},
-          {"qkv_bias", c.qkv_bias},
-          {"qk_norm", c.qk_norm},
-          {"rope", describe_rope(c.rope)},
-          // Keys and values of every layer in 16 bits.
-          {"kv_bytes_per_token", 2 * 2 * c.n_layers * c.n_kv_heads * c.head_dim}};
+  Json out = {{"name", c.name},
+              {"architecture", architecture_name(c.architecture)},
+              {"layers", c.n_layers},
+              {"hidden", c.hidden},
+              {"feed_forward", c.ffn},
+              {"experts", describe_experts(c.experts)},
+              {"query_heads", c.n_heads},
+              {"kv_heads", c.n_kv_heads},
+              {"head_dim", c.head_dim},
+              {"vocabulary", c.vocab},
+              {"context", c.max_context},
+              {"sliding_window", c.sliding_window},
+              {"rms_epsilon", spelled(c.rms_eps)},
+              {"tied_embeddings", c.tied_embeddings},
+              {"qkv_bias", c.qkv_bias},
+              {"qk_norm", c.qk_norm},
+              {"rope", describe_rope(c.rope)},
+              // Keys and values of every layer in 16 bits.
+              {"kv_bytes_per_token", 2 * 2 * c.n_layers * c.n_kv_heads * c.head_dim}};
+  add_kinds(c, out);
+  return out;
 }
 
 // "default", and further ones by name.

@@ -11,7 +11,9 @@
 
 namespace mneme {
 
-enum class ExpertNames : std::uint8_t { kNone, kOneByOne, kFused };  // tensors of experts in folders; none: dense
+// Tensors of experts in folders: none, the model is dense; gate_proj, up_proj and down_proj of each; gpt-oss's stacks;
+// gate_up_proj [E, hidden, 2 ffn] and down_proj [E, ffn, hidden], the shares of a row's experts always summing to 1.
+enum class ExpertNames : std::uint8_t { kNone, kOneByOne, kFused, kStacked };
 enum class WindowRule : std::uint8_t { kNone, kAlways, kIfUsed, kByLayer };
 
 // Names of a layer's norms in folders, before and behind attention and feed-forward; empty: it has none there.

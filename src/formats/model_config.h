@@ -23,6 +23,7 @@ enum class Architecture : std::uint8_t {
   kGptOss,
   kGranite,
   kQwen3Vl,
+  kQwen3VlMoe,
   kQwen25Vl,
   kSmolLm3,
   kSeedOss,

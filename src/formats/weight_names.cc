@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "src/base/error.h"
@@ -36,6 +37,15 @@ void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef
   };
   fn({name("ffn_gate_inp.weight"), fmt::format("model.layers.{}.mlp.gate.weight", layer), n, c.hidden,
       WeightRole::kExact});
+  if (family_of(c.architecture).experts == ExpertNames::kStacked) {
+    const auto half = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+      fn({name(ours), fmt::format("model.layers.{}.mlp.experts.{}", layer, theirs), n_out, n_in, WeightRole::kOther, n,
+          rows});
+    };
+    half("ffn_gate_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kFirstHalf);
+    half("ffn_up_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kSecondHalf);
+    return half("ffn_down_exps.weight", "down_proj", c.hidden, ffn, FusedRows::kAll);
+  }
   stack("ffn_gate_exps.weight", "gate_proj.weight", ffn, c.hidden);
   stack("ffn_up_exps.weight", "up_proj.weight", ffn, c.hidden);
   stack("ffn_down_exps.weight", "down_proj.weight", c.hidden, ffn);
@@ -173,7 +183,7 @@ std::vector<FusedPart> parts_of_fused(const ModelConfig& c, std::string_view hf_
 
 void add_split(const ModelConfig& c, CheckpointTensor tensor, std::vector<CheckpointTensor>& to) {
   const ConstTensorView& v = tensor.view;
-  const std::size_t dot = tensor.name.rfind('.');
+  const std::size_t dot = std::min(tensor.name.rfind('.'), tensor.name.size());
   const std::string_view name = std::string_view(tensor.name).substr(0, dot),
                          end = std::string_view(tensor.name).substr(dot);
   std::vector<FusedPart> parts;
@@ -199,7 +209,10 @@ void for_each_weight(const ModelConfig& c, FunctionRef<void(const WeightSpec&)> 
 
 void check_weights(const ModelConfig& config, const Checkpoint& checkpoint, std::string_view file) {
   TensorsByName unused;
-  for (const CheckpointTensor& t : checkpoint.tensors()) unused.emplace(t.name, &t);
+  for (const CheckpointTensor& t : checkpoint.tensors())
+    if (!unused.emplace(t.name, &t).second)
+      fail(ErrorKind::kFormat,
+           "{}: tensor '{}' is there twice, on its own and as part of another: expected one of them", file, t.name);
   for_each_weight(config, [&](const WeightSpec& w) { check_weight(w, unused, file); });
   if (!unused.empty())
     fail(ErrorKind::kUnsupported, "{}: tensor '{}' is not part of a {} model as this build knows it", file,

@@ -52,8 +52,8 @@ namespace mneme {
 // Rows of q and k depend on RopePairs; routers and the biases of experts stay in f32.
 enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kExact };
 
-// Rows of a tensor of a folder that are a stack's: all, or every second one.
-enum class FusedRows : std::uint8_t { kNone, kAll, kEven, kOdd };
+// Rows of a tensor of a folder that are a stack's: all, every second one, or those of one half.
+enum class FusedRows : std::uint8_t { kNone, kAll, kEven, kOdd, kFirstHalf, kSecondHalf };
 
 struct WeightSpec {
   std::string name, hf_name;

@@ -123,6 +123,10 @@ class ZeroCheckpoint final : public Checkpoint {
   std::vector<MetadataEntry> metadata_;
 };
 
+bool has_experts(Architecture a) {
+  return family_of(a).experts != ExpertNames::kNone;
+}
+
 ModelConfig base(Architecture a) {
   ModelConfig c;
   c.architecture = a;
@@ -138,7 +142,7 @@ ModelConfig base(Architecture a) {
   c.unrotated = unrotated_by_layer(a, c.n_layers);
   c.windowed = windows_by_layer(a, c.n_layers);
   if (!c.windowed.empty()) c.sliding_window = 32;
-  if (a == Architecture::kQwen3Moe) c.experts = {.n = 3, .n_used = 2, .ffn = 8};
+  if (has_experts(a)) c.experts = {.n = 3, .n_used = 2, .ffn = 8};
   if (a == Architecture::kGptOss) {
     c.experts = {.n = 3, .n_used = 2, .ffn = 8, .normalise = true, .biases = true, .limit = 7.0};
     c.rope.truncate = false;
@@ -170,10 +174,6 @@ struct Change {
   std::function<void(ModelConfig&)> make;
   std::function<bool(Architecture)> applies = [](Architecture) { return true; };
 };
-
-bool has_experts(Architecture a) {
-  return a == Architecture::kQwen3Moe || a == Architecture::kGptOss;
-}
 
 auto yarn(std::function<void(RopeConfig&)> more) {
   return [more](ModelConfig& c) {

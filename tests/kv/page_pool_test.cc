@@ -52,7 +52,7 @@ TEST(PagePool, UsedMemoryIsUsedAgainFirst) {
 
 TEST(PagePool, OfWeaklyReleasedBlocksTheOldestIsAllocatedFirst) {
   PagePool pool(kTiny, 3);
-  pool.set_windows({.tokens = 64, .layers = 2});
+  pool.set_windows({.tokens = 64, .layers = {false, true}});
   const BlockId a = pool.allocate(), b = pool.allocate(), c = pool.allocate();
   for (const BlockId id : {a, b, c}) pool.release_weakly(id);
   EXPECT_EQ(pool.released_weakly(), (std::vector<std::int32_t>{a.value, b.value, c.value}));

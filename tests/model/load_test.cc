@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "src/base/error.h"
+#include "src/model/shapes.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
 
@@ -50,6 +51,19 @@ TEST_F(LoadTest, EveryMissingTensorIsNamed) {
       EXPECT_THAT(error_of(ErrorKind::kFormat, std::move(checkpoint)), HasSubstr(w.name));
     });
   }
+}
+
+TEST_F(LoadTest, MethodsMayTurnQueriesWhereEveryLayerRotatesAlikeAndLast) {
+  for (const Architecture a : all_architectures()) {
+    const ModelConfig config = small_config(a);
+    const bool turns = method_shape_of(config, DType::kBF16).turns_positions;
+    const bool fixed = !config.unrotated.empty() || config.qk_norm_behind || config.plain_windows;
+    EXPECT_EQ(turns, !fixed) << architecture_name(a);
+  }
+  ModelConfig scaled = small_config(Architecture::kPhi3);
+  EXPECT_TRUE(method_shape_of(scaled, DType::kBF16).turns_positions) << "half a head, not scaled";
+  scaled.rope.scaling = RopeScaling::kYarn;
+  EXPECT_FALSE(method_shape_of(scaled, DType::kBF16).turns_positions);
 }
 
 TEST_F(LoadTest, EveryWrongShapeIsNamedWithBothShapes) {

@@ -31,7 +31,7 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   c.vocab = 50;
   c.max_context = 512;
   set_family_fields(c);
-  if (architecture == Architecture::kQwen3Moe) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
+  if (family_of(architecture).experts != ExpertNames::kNone) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
   if (architecture == Architecture::kGptOss) {
     c.experts = {.n = 6, .n_used = 2, .ffn = 32, .normalise = true, .biases = true, .limit = 1.0};
     c.sliding_window = 20;
@@ -43,7 +43,7 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   }
   c.rope.theta = 1000.0;
   const Family& family = family_of(architecture);
-  c.rope.pairs = family.gguf_pairs;
+  if (architecture > Architecture::kGptOss) c.rope.pairs = family.gguf_pairs;
   if (family.multipliers)
     c.embedding_scale = 3.0, c.residual_scale = 0.5, c.attention_scale = 0.5, c.logit_divisor = 2.0;
   if (family.unrotated_period > 0) c.unrotated = {true, false};

@@ -234,6 +234,11 @@ TEST(Check, NamesWhatCannotBe) {
   EXPECT_THAT(first(make_recipe("quest", {}), sliding), HasSubstr("sliding window"));
   EXPECT_EQ(first(make_recipe("full", {}), sliding), "fine");
   EXPECT_THAT(first(make_recipe("snapkv", {}), sliding), HasSubstr("sliding window"));
+  MethodShape unturned = kShape;
+  unturned.turns_positions = false;
+  for (const char* name : {"streaming_llm", "actqkv"})
+    EXPECT_THAT(first(make_recipe(name, {}), unturned), HasSubstr("positions=absolute")) << name;
+  EXPECT_EQ(first(make_recipe("quest", {}), unturned), "fine");
 }
 
 TEST(Check, NamesWhatCannotBeDropped) {

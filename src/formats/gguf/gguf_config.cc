@@ -216,6 +216,10 @@ void read_kinds(const Keys& keys, const GgufFile& file, ModelConfig& c) {
   c.windowed = always || c.sliding_window > 0 ? windows_by_layer(c.architecture, c.n_layers) : std::vector<bool>();
   const auto listed = file.integers(keys.name("attention.sliding_window_pattern"));
   if (listed) c.windowed.assign(listed->begin(), listed->end());
+  const double theta = keys.number("rope.freq_base_swa", c.rope.theta);
+  if (keys.has("rope.freq_base_swa") && theta != c.rope.theta)
+    fail(ErrorKind::kUnsupported, "{}: '{}' is {}: expected {}, the base of the other layers", file.file(),
+         keys.name("rope.freq_base_swa"), theta, c.rope.theta);
   c.unrotated = unrotated_by_layer(c.architecture, c.n_layers);
   if (const auto unrotated = file.integers("mneme.unrotated_layers"))
     c.unrotated.assign(unrotated->begin(), unrotated->end());

@@ -289,9 +289,15 @@ std::optional<std::vector<std::string_view>> GgufFile::strings(std::string_view 
 std::optional<std::vector<std::int64_t>> GgufFile::integers(std::string_view key) const {
   const GgufValue* v = find(key);
   if (v == nullptr) return std::nullopt;
-  if (v->type != GgufType::kArray || !is_integer(v->element)) wrong_type(file_, key, "an array of integers", *v);
+  const bool flags = v->type == GgufType::kArray && v->element == GgufType::kBool;
+  if (v->type != GgufType::kArray || !(flags || is_integer(v->element)))
+    wrong_type(file_, key, "an array of integers", *v);
   std::vector<std::int64_t> out;
   out.reserve(v->count);
+  if (flags) {
+    for (const std::byte flag : v->bytes) out.push_back(std::to_integer<std::int64_t>(flag));
+    return out;
+  }
   const std::size_t size = gguf_type_bytes(v->element);
   for (std::size_t i = 0; i < v->count; ++i)
     out.push_back(load_integer(v->element, v->bytes.data() + i * size, file_, key));

@@ -80,7 +80,7 @@ class GgufFile {
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string_view> string(std::string_view key) const;
   std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
-  std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;  // accepts bools: 0 and 1
   std::optional<std::vector<float>> floats(std::string_view key) const;
 
   // Metadata except tokenizer.*, the architecture's keys and keys that depend on the tensors' types.

@@ -1,4 +1,5 @@
-// Experts as gpt-oss's folders stack them: gate and up are the even and odd rows of one tensor.
+// Experts as folders stack them: gate and up are the even and odd rows of one tensor (gpt-oss), or its two halves
+// (qwen3_vl_moe).
 //
 //   X_blocks  U8 [E, N, K / 32, 16]   MXFP4: value 2j is the low nibble of byte j, 2j + 1 the high one
 //   X_scales  U8 [E, N, K / 32]       2^(scale - 127)

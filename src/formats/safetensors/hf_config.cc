@@ -352,7 +352,9 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   set_family_fields(c);
   if (family.bias_key) c.qkv_bias = config.boolean("attention_bias", family.qkv_bias);
   if (family.multipliers) read_multipliers(config, c);
-  if (family.experts == ExpertNames::kOneByOne) c.experts = read_experts(config);
+  const bool stacked = family.experts == ExpertNames::kStacked;
+  if (family.experts == ExpertNames::kOneByOne || stacked) c.experts = read_experts(config);
+  c.experts.normalise = c.experts.normalise || stacked;
   if (family.experts == ExpertNames::kFused) c.experts = read_gpt_oss_experts(config);
   c.unrotated = read_unrotated(config, c);
   if (c.architecture == Architecture::kMistral3) read_temperature(config, c);

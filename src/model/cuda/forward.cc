@@ -152,6 +152,10 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
     fail(ErrorKind::kUnsupported, "--device cuda: norms behind the blocks of a model{}: expected {}",
          ranks.share_heads() ? ", and ranks that share its heads" : " whose attention has an output bias",
          ranks.share_heads() ? "one GPU, or --pipeline-parallel-size" : "--device cpu");
+  if (config.qk_norm_all && config.qkv_bias)
+    fail(ErrorKind::kUnsupported,
+         "--device cuda: biases of q and k under a norm over all heads: expected a model without one of them, or "
+         "--device cpu");
   if (config.experts.n > 0)
     experts.emplace(config, plan.norm_eps, capacity, ranks.experts(), weights.reorders_experts(), launch.stream);
   allocate();

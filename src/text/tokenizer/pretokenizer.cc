@@ -16,6 +16,13 @@ constexpr const char* kQwen2 =
 constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
                                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// As Qwen 2's, but line breaks do not go with signs.
+constexpr const char* kSeed =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// The last of DeepSeek V3's three patterns, which Hunyuan has too.
+constexpr const char* kDeepSeek3 =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 // The pattern of o200k (GPT-4o, gpt-oss).
 constexpr const char* kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
@@ -28,9 +35,11 @@ constexpr const char* kGpt2NoLastSpace = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\
 const std::vector<PretokenizerPreset>& presets() {
   static const std::vector<PretokenizerPreset> table = {
       {{"gpt-2", "phi-2", "mpt", "olmo", "jina-es", "jina-de", "roberta-bpe"}, {kGpt2}},
-      {{"llama-bpe", "llama3", "llama-v3", "falcon3"}, {kLlama3}, true},
-      {{"dbrx", "smaug-bpe"}, {kLlama3}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "glm4"}, {kLlama3}, true},
+      {{"dbrx", "smaug-bpe", "chatglm-bpe"}, {kLlama3}},
       {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2}},
+      {{"seed-coder"}, {kSeed}},
+      {{"hunyuan-dense"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepSeek3}},
       {{"tekken"}, {kTekken}, true},
       {{"gpt-4o"}, {kGpt4o}, true},
       {{"smollm", "starcoder", "refact", "command-r"}, {R"(\p{N})", kGpt2}},

@@ -119,6 +119,63 @@ TEST(Gguf, Qwen2HasBiasesAndHalves) {
   EXPECT_EQ(checkpoint->config().rope.pairs, RopePairs::kHalves);
 }
 
+// llama.cpp's converter may fuse them in any architecture.
+TEST(Gguf, FusedMatricesAreTakenApart) {
+  GgufBuilder b = GgufBuilder::tiny();
+  b.rename_architecture("qwen2");
+  for (const std::string p : {"blk.0.", "blk.1."}) {
+    for (const char* part : {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}) b.erase_tensor(p + part + ".weight");
+    b.add(p + "attn_qkv.weight", {64, 256}, 8);
+    b.add(p + "attn_qkv.bias", {256}, 0);
+    b.add(p + "ffn_up.weight", {64, 192}, 8);
+  }
+  std::string bytes = b.build();
+  const auto checkpoint = open_gguf(as_bytes(bytes), "fused.gguf");
+  constexpr std::ptrdiff_t kRow = 2 * 34;
+  const ConstTensorView q = checkpoint->require("blk.1.attn_q.weight", {128, 64}).view;
+  EXPECT_EQ(checkpoint->require("blk.1.attn_k.weight", {64, 64}).view.data(), q.data() + 128 * kRow);
+  EXPECT_EQ(checkpoint->require("blk.1.attn_v.weight", {64, 64}).view.data(), q.data() + 192 * kRow);
+  const ConstTensorView gate = checkpoint->require("blk.1.ffn_gate.weight", {96, 64}).view;
+  EXPECT_EQ(checkpoint->require("blk.1.ffn_up.weight", {96, 64}).view.data(), gate.data() + 96 * kRow);
+  const ConstTensorView bias = checkpoint->require("blk.0.attn_q.bias", {128}).view;
+  EXPECT_EQ(checkpoint->require("blk.0.attn_v.bias", {64}).view.data(), bias.data() + 192 * 4);
+  b.add("blk.1.attn_k.weight", {64, 64}, 8);
+  bytes = b.build();
+  expect_error(ErrorKind::kFormat, {"'blk.1.attn_k.weight'", "twice"}, [&] { open_gguf(as_bytes(bytes), "f.gguf"); });
+}
+
+// llama.cpp's converter writes olmo3's as bools, and windows in a key of their own.
+TEST(Gguf, LayersWithWindowsAreFlags) {
+  GgufBuilder b = GgufBuilder::tiny();
+  b.set("llama.attention.sliding_window", 16u);
+  b.set_array<std::uint8_t>("llama.attention.sliding_window_pattern", 7, {1, 0});
+  std::string bytes = b.build();
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "w.gguf")->config().windowed, (std::vector<bool>{true, false}));
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1});
+  bytes = b.build();
+  EXPECT_EQ(open_gguf(as_bytes(bytes), "w.gguf")->config().windowed, (std::vector<bool>{false, true}));
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1, 1});
+  bytes = b.build();
+  expect_error(ErrorKind::kFormat, {"kinds of layers", "expected 2", "found 3"},
+               [&] { open_gguf(as_bytes(bytes), "w.gguf"); });
+  b.set_array<std::int32_t>("llama.attention.sliding_window_pattern", 5, {0, 1});
+  b.set("llama.rope.freq_base_swa", 10000.0f);
+  bytes = b.build();
+  EXPECT_NE(open_gguf(as_bytes(bytes), "w.gguf"), nullptr);
+  b.set("llama.rope.freq_base_swa", 500.0f);
+  bytes = b.build();
+  expect_error(ErrorKind::kUnsupported, {"llama.rope.freq_base_swa", "500"},
+               [&] { open_gguf(as_bytes(bytes), "w.gguf"); });
+}
+
+TEST(Gguf, FusedMatricesOfAnotherHeightAreNamed) {
+  GgufBuilder b = GgufBuilder::tiny();
+  for (const char* part : {"attn_q", "attn_k", "attn_v"}) b.erase_tensor("blk.0." + std::string(part) + ".weight");
+  b.add("blk.0.attn_qkv.weight", {64, 224}, 8);
+  const std::string bytes = b.build();
+  expect_error(ErrorKind::kFormat, {"'blk.0.attn_q.weight'", "missing"}, [&] { open_gguf(as_bytes(bytes), "f.gguf"); });
+}
+
 TEST(Gguf, MixturesAreStacks) {
   GgufBuilder b = GgufBuilder::mixture();
   std::string bytes = b.build();

@@ -242,6 +242,103 @@ TEST(HfConfig, SlidingWindow) {
   EXPECT_EQ(config_of(json).sliding_window, 0);
 }
 
+Json of_family(const char* type) {
+  Json json = HfBuilder::tiny().config;
+  json["model_type"] = type;
+  return json;
+}
+
+TEST(HfConfig, GraniteMultipliers) {
+  Json json = of_family("granite");
+  json["embedding_multiplier"] = 12.0;
+  json["attention_multiplier"] = 0.0078125;
+  json["residual_multiplier"] = 0.22;
+  json["logits_scaling"] = 0.0;
+  const ModelConfig c = config_of(json);
+  EXPECT_EQ(c.embedding_scale, 12.0);
+  EXPECT_EQ(c.attention_scale, 0.0078125);
+  EXPECT_EQ(c.residual_scale, 0.22);
+  EXPECT_EQ(c.logit_divisor, 1.0) << "0 is no divisor";
+  json["model_type"] = "llama";
+  EXPECT_EQ(config_of(json).embedding_scale, 1.0) << "llama's class ignores the key";
+}
+
+TEST(HfConfig, LayersWithoutRope) {
+  Json json = of_family("smollm3");
+  EXPECT_EQ(config_of(json).unrotated, (std::vector<bool>{false, false})) << "every fourth of two";
+  json["no_rope_layers"] = {1, 0};
+  EXPECT_EQ(config_of(json).unrotated, (std::vector<bool>{false, true}));
+  json["no_rope_layers"] = {1, 0, 1};
+  expect_error(ErrorKind::kFormat, {"layers without RoPE", "expected 2", "found 3"}, [&] { config_of(json); });
+  json.erase("no_rope_layers");
+  json["no_rope_layer_interval"] = 2;
+  expect_error(ErrorKind::kUnsupported, {"no_rope_layer_interval 2"}, [&] { config_of(json); });
+}
+
+TEST(HfConfig, Olmo3HasRopeByKindOfLayer) {
+  Json json = of_family("olmo3");
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  const Json plain = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"rope_theta", 5e5}, {"factor", 8.0}, {"original_max_position_embeddings", 64}};
+  json["rope_parameters"] = {{"sliding_attention", plain}, {"full_attention", yarn}};
+  const ModelConfig c = config_of(json);
+  EXPECT_EQ(c.sliding_window, 4096);
+  EXPECT_EQ(c.windowed, (std::vector<bool>{true, false}));
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kYarn);
+  EXPECT_TRUE(c.plain_windows);
+  json["rope_parameters"]["sliding_attention"]["rope_theta"] = 1e4;
+  expect_error(ErrorKind::kUnsupported, {"sliding_attention", "rope_theta"}, [&] { config_of(json); });
+  json["rope_parameters"] = {{"sliding_attention", yarn}, {"full_attention", yarn}};
+  expect_error(ErrorKind::kUnsupported, {"sliding_attention", "no scaling"}, [&] { config_of(json); });
+}
+
+TEST(HfConfig, OldFoldersOfQwen25VlAreFlat) {
+  Json json = of_family("qwen2_5_vl");
+  json["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+  const ModelConfig c = config_of(json);
+  EXPECT_EQ(c.architecture, Architecture::kQwen25Vl);
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kNone);
+  EXPECT_TRUE(c.qkv_bias);
+  json["model_type"] = "mistral3";
+  expect_error(ErrorKind::kFormat, {"text_config", "missing"}, [&] { config_of(json); });
+}
+
+TEST(HfConfig, HunyuansAlphaEnlargesTheBaseOnce) {
+  Json json = of_family("hunyuan_v1_dense");
+  json["rope_theta"] = 10000.0;
+  json["rope_scaling"] = {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}};
+  const ModelConfig c = config_of(json);
+  const double d = static_cast<double>(c.head_dim);
+  EXPECT_DOUBLE_EQ(c.rope.theta, 10000.0 * std::pow(1000.0, d / (d - 2.0)));
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kNone);
+  EXPECT_TRUE(c.qk_norm_behind);
+}
+
+TEST(HfConfig, BiasesThatNoBuildAddsAreRefused) {
+  Json json = of_family("seed_oss");
+  EXPECT_TRUE(config_of(json).qkv_bias) << "the class's default";
+  json["attention_bias"] = false;
+  EXPECT_FALSE(config_of(json).qkv_bias);
+  json["attention_out_bias"] = true;
+  expect_error(ErrorKind::kUnsupported, {"attention_out_bias"}, [&] { config_of(json); });
+  json = of_family("ernie4_5");
+  json["use_bias"] = true;
+  expect_error(ErrorKind::kUnsupported, {"use_bias"}, [&] { config_of(json); });
+}
+
+TEST(HfConfig, RopeOverAPartOfTheHead) {
+  Json json = of_family("glm4");
+  EXPECT_EQ(config_of(json).rope.rotary_dim, config_of(json).head_dim / 2) << "the class's default";
+  json["partial_rotary_factor"] = 0.01;
+  expect_error(ErrorKind::kFormat, {"partial_rotary_factor", "less than two"}, [&] { config_of(json); });
+  json["partial_rotary_factor"] = -1;
+  expect_error(ErrorKind::kFormat, {"partial_rotary_factor"}, [&] { config_of(json); });
+  json["model_type"] = "llama";
+  json["partial_rotary_factor"] = 0.5;
+  expect_error(ErrorKind::kUnsupported, {"0.5", "llama"}, [&] { config_of(json); });
+}
+
 TEST(HfConfig, RopeScalings) {
   const auto rope = [](const char* key, const Json& value) {
     Json json = HfBuilder::tiny().config;

@@ -41,6 +41,13 @@ TEST(Pretokenizer, TekkenCutsAtCapitals) {
             (Pieces{"Hello", "World", " I'll", " ", "123", "45", " a", "/\n"}));
 }
 
+TEST(Pretokenizer, GlmSeedAndHunyuan) {
+  EXPECT_EQ(split_as("glm4", "It'S 12345.\n\n x"), split_as("llama-bpe", "It'S 12345.\n\n x"));
+  EXPECT_EQ(split_as("seed-coder", "a 12.\n\nb"), (Pieces{"a", " ", "1", "2", ".", "\n\n", "b"}));
+  EXPECT_EQ(split_as("hunyuan-dense", "Hi 12345日本語x.\n.abc"),
+            (Pieces{"Hi", " ", "123", "45", "日本語", "x", ".\n", ".abc"}));
+}
+
 TEST(Pretokenizer, SeveralPatternsCutOneAfterTheOther) {
   EXPECT_EQ(split_as("starcoder", "a1234 b"), (Pieces{"a", "1", "2", "3", "4", " b"}));
   EXPECT_EQ(split({"b", "a+"}, "aabxa"), (Pieces{"aa", "b", "x", "a"}));
