@@ -28,7 +28,8 @@ inline double cpu_seconds_of_tree(pid_t root) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
     std::ifstream file(entry.path() / "stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::string text;
+    std::getline(file, text, '\0');  // an iterator over the file throws where the process ends while it is read
     const std::size_t name_end = text.rfind(')');
     if (name_end == text.npos) continue;  // it has ended meanwhile
     Process p;

@@ -67,7 +67,7 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 // Returns its last event, not told yet.
 RequestEvent Engine::Impl::end(Request& request, StopReason reason) {
   std::erase(active, &request);
-  unpark(request);
+  unpark(request, lower);
   request.last_used = ++use_clock;
   const bool kept = request.keep && reason != StopReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
@@ -176,7 +176,7 @@ const MethodStats* Engine::method_stats(RequestId id) const {
 void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   Request& request = impl_->find_sequence(id);
   MNEME_CHECK(!request.active(), "request {} runs: its method cannot change", id.value);
-  Impl::check_method(request, plan);
+  check_method(request, plan);
   request.set_method(std::move(plan));
   if (!request.method) return;
   if (impl_->pool->on_device()) return;  // whose methods keep what they need there
@@ -201,7 +201,7 @@ MethodMemory Engine::method_memory() const {
 
 void Engine::set_lower_tier(LowerTier* lower) {
   MNEME_CHECK(lower == nullptr || ranks() == nullptr, "a lower tier under a part of a model");
-  for (Request* r : impl_->active) impl_->unpark(*r);
+  for (Request* r : impl_->active) unpark(*r, impl_->lower);
   impl_->lower = lower;
 }
 

@@ -8,7 +8,7 @@
 
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
-#include "src/engine/lower_tier.h"
+#include "src/engine/parked_pages.h"
 #include "src/engine/request.h"
 #include "src/engine/schedule/answer_forecast.h"
 #include "src/engine/schedule/prefill_chunk.h"
@@ -42,8 +42,6 @@ struct Engine::Impl {
   Request* origin_of(const Origin& origin, const RequestInput& input);
   // Whether the request would have to compute less after it. Errors  as Engine::take_prefix().
   bool can_take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
-  // Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
-  static void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
   // What `request` takes over of `from`, and its tokens.
   void share(const Request& from, const Origin& origin, const RequestInput& input, Request& request);
   void begin(Request& request, RequestInput input);
@@ -67,11 +65,6 @@ struct Engine::Impl {
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);
   void drop_last_page(Request& r);
-  // A preempted request's pages in a lower tier.
-  bool can_park(const Request& r) const;
-  void park(Request& r);
-  void unpark(Request& r);
-  bool bring_back(Request& r);
   bool bring_back(const std::vector<ScheduledRows>& plan);
   void leave_parked_out(std::vector<ScheduledRows>& plan) const;
   bool all_held() const;

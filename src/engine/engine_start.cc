@@ -51,19 +51,6 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   }
 }
 
-void Engine::Impl::check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan) {
-  const std::shared_ptr<const Plan> before = sequence.method ? sequence.method->shared_plan() : nullptr;
-  if (sequence.cache.length() == 0 || plan == before) return;
-  for (const auto& p : {before, plan}) {
-    if (p == nullptr || !p->binds_sequence()) continue;
-    fail(ErrorKind::kRequest,
-         "request {} was computed under {}; '{}' decides how a prompt is read, so a sequence has it from its first "
-         "token "
-         "on, or not at all",
-         sequence.id.value, before == nullptr ? "full attention" : "'" + before->recipe.name + "'", p->recipe.name);
-  }
-}
-
 Request* Engine::Impl::origin_of(const Origin& origin, const RequestInput& input) {
   Request* from = nullptr;
   std::span<const std::int32_t> before;
@@ -185,7 +172,7 @@ std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_sh
   if (!impl_->can_take_prefix(id, from, n_shared)) return before;
   const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
   const auto question = request.method ? request.method->question_span() : std::pair(0, 0);
-  impl_->unpark(request);
+  unpark(request, impl_->lower);
   request.method.reset();
   share_prefix(impl_->find_sequence(from), n_shared, plan, request.decode_from(), request);
   impl_->close_pages_without_room(request);

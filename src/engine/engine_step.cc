@@ -53,7 +53,7 @@ std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
     rows = plan();
     leave_parked_out(rows);
   }
-  for (const ScheduledRows& r : rows) unpark(*requests.at(r.id));
+  for (const ScheduledRows& r : rows) unpark(*requests.at(r.id), lower);
   return rows;
 }
 
@@ -68,7 +68,10 @@ bool Engine::Impl::bring_back(const std::vector<ScheduledRows>& plan) {
     Request& r = *requests.at(rows.id);
     if (!r.parked) continue;
     const std::int64_t needed = r.cache.blocks_needed(r.parked->length - r.cache.length() + 1);
-    if (needed > room || !bring_back(r)) continue;
+    if (needed > room) continue;
+    const std::int32_t returned = mneme::bring_back(r, *lower);
+    if (returned == 0) continue;
+    counts.returned_tokens += returned;
     room -= needed;
     any = true;
   }
@@ -144,53 +147,11 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
 void Engine::Impl::drop_last_page(Request& r) {
   const std::int32_t before = r.cache.length();
   const bool preempted = r.active() && r.begun;
-  if (lower != nullptr && preempted) park(r);
+  if (lower != nullptr && preempted) park(r, *lower);
   if (lower != nullptr && r.state == Request::State::kKept && before % kPageTokens == 0 && !r.cache.dropped())
     lower->kept_loses(r.id, r.cache);
   r.truncate((before - 1) / kPageTokens * kPageTokens);
   if (preempted) counts.preempted_tokens += before - r.cache.length();
-}
-
-// Where all that it has computed is in its pages and in the host's state of its method: nothing was dropped, no layer
-// released pages, and no device remembers what it cannot be told again.
-bool Engine::Impl::can_park(const Request& r) const {
-  return !r.cache.dropped() && pool->windows().n_layers() == 0 && !(pool->on_device() && r.loses_all());
-}
-
-// Before it loses its last page, or all pages where it can only lose all.
-void Engine::Impl::park(Request& r) {
-  r.settle();
-  if (!r.parked && !can_park(r)) return;
-  const std::int32_t length = r.parked ? r.parked->length : r.cache.length();
-  const std::int32_t first = r.loses_all() ? 0 : r.cache.n_pages() - 1;
-  if (!lower->park(r.id, std::span(r.tokens).first(length), r.cache, first)) return r.parked.reset();
-  if (r.parked) return;
-  r.parked.emplace();
-  r.parked->length = length;
-  if (r.method) r.parked->method = std::make_unique<MethodState>(*r.method);
-}
-
-void Engine::Impl::unpark(Request& r) {
-  if (!r.parked) return;
-  lower->forget(r.id);
-  r.parked.reset();
-}
-
-// Requires  room. False: the lower tier has them no more.
-bool Engine::Impl::bring_back(Request& r) {
-  const std::int32_t before = r.cache.length(), n = r.parked->length - before;
-  r.cache.extend(n);
-  if (!lower->bring_back(r.id, r.cache, before / kPageTokens)) {
-    r.cache.truncate(before);
-    unpark(r);
-    return false;
-  }
-  if (r.method) r.method = std::move(r.parked->method);
-  if (r.cache.length() + 1 >= r.refill_end) r.refill_end = 0;  // nothing is computed twice
-  counts.returned_tokens += n;
-  unpark(r);
-  r.state = Request::State::kRunning;
-  return true;
 }
 
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at

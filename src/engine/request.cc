@@ -27,6 +27,19 @@ void check_dropped(const SequenceCache& cache, const Plan* plan) {
             plan->recipe.name);
 }
 
+void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan) {
+  const std::shared_ptr<const Plan> before = sequence.method ? sequence.method->shared_plan() : nullptr;
+  if (sequence.cache.length() == 0 || plan == before) return;
+  for (const auto& p : {before, plan}) {
+    if (p == nullptr || !p->binds_sequence()) continue;
+    fail(ErrorKind::kRequest,
+         "request {} was computed under {}; '{}' decides how a prompt is read, so a sequence has it from its first "
+         "token "
+         "on, or not at all",
+         sequence.id.value, before == nullptr ? "full attention" : "'" + before->recipe.name + "'", p->recipe.name);
+  }
+}
+
 bool Request::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }

@@ -110,4 +110,7 @@ struct Request {
   void begin_turn(RequestInput input);
 };
 
+// Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
+void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
+
 }  // namespace mneme

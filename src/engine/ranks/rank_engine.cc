@@ -134,7 +134,7 @@ RequestId RankEngine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId f
 }
 
 void RankEngine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
-  Decisions::check_method(impl_->find_sequence(id), plan);
+  check_method(impl_->find_sequence(id), plan);
   log(RankCall::kAttach, [&](ByteWriter& out) {
     out.put(id.value);
     link_.requests().write_plan(plan, out);
