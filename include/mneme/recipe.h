@@ -26,6 +26,8 @@
 #include <variant>
 #include <vector>
 
+#include "mneme/recipe_enums.h"
+
 namespace mneme {
 
 // ---- units: what is selected
@@ -86,8 +88,6 @@ struct Box {
 };
 // The two values that a 1-bit key may take: the group's extremes, or its mean plus and minus the mean deviation.
 enum class OneBitLevels : std::uint8_t { kMinMax, kMeanAbs };
-// How the scores of a page's tokens become one.
-enum class PageScore : std::uint8_t { kMean, kLogSumExp };
 // Keys in one bit a channel.
 struct OneBit {
   std::int32_t group = 32;  // tokens that share scale and zero point: 32, 64, 128 or 256
@@ -136,11 +136,6 @@ using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative, Centro
 
 // ---- probe, score, pool
 
-enum class Probe : std::uint8_t {
-  kCurrentQuery,   // of this step and layer
-  kPreviousLayer,  // the query of the layer below at the same step
-};
-
 // Random scores: the control that every method must beat. Only with NoIndex.
 struct RandomScore {
   std::uint64_t seed = 1;
@@ -152,25 +147,7 @@ struct IndexScore {
 };
 using Score = std::variant<IndexScore, RandomScore>;
 
-// What a softmax over units normalises over.
-enum class Domain : std::uint8_t {
-  kCandidates,  // the units that may be selected
-  kAttention,   // and, with their exact scores, sinks and window: a unit's probability is its attention
-};
-
 enum class Alpha : std::uint8_t { kInvSqrtD, kOne };  // scale of scores before a softmax
-
-// How the query heads of a group come to one decision.   Source  FreeKV's paper, for names.
-enum class Pool : std::uint8_t {
-  kNone,  // every query head selects for itself
-  kMaxQ,
-  kMeanQ,  // pool the queries
-  kMaxQk,
-  kMeanQk,  // pool the scores
-  kMaxS,
-  kMeanS,   // pool softmax(alpha * score)
-  kConcat,  // one decision for all heads of the layer
-};
 
 // ---- schedule: when a selection is made
 
@@ -179,8 +156,6 @@ struct EveryStep {
   bool operator==(const EveryStep&) const = default;
 };
 
-// Which cosine of the heads a gate compares with tau.
-enum class GatePool : std::uint8_t { kMean, kMax, kAny };  // kAny: the smallest
 // Cosine of this step's query with an earlier one, both post-RoPE; flags where it is below tau.
 struct CosineGate {
   float tau = 0.8f;  // -1: never flags; above 1: always
@@ -203,10 +178,6 @@ struct Speculative {
   bool operator==(const Speculative&) const = default;
 };
 
-enum class GateReference : std::uint8_t {
-  kPrevious,       // the query of the step before
-  kLastRetrieval,  // the query that made the selection: slow drift counts too
-};
 // With the current query, at the steps where the gate flags the layer (all its query heads together); the selection
 // then serves until the next of them.
 struct Boundary {
@@ -353,9 +324,6 @@ enum class Order : std::uint8_t {
 };
 
 // ---- the whole
-
-// Query heads whose pooled scores make one selection.
-enum class SelectScope : std::uint8_t { kKvHead, kLayer };
 
 // Which units are scored in full.
 struct FlatScan {

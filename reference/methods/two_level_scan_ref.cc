@@ -11,7 +11,7 @@ namespace mneme {
 // A scan in two levels (keep_groups.h): -inf to the units that it does not score in full.
 void ReferenceLayer::scan(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q,
                           std::vector<std::vector<double>>& scores) const {
-  const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
+  const std::int32_t kv_head = plan_->by_query_head() ? selection_head / plan_->shape.group() : selection_head;
   const std::int32_t n = region.last_unit - region.first_unit;
   if (std::int64_t{n} * plan_->rules.unit_tokens <= plan_->two_level->from) return;
   const Queries queries = probes(selection_head, q);
@@ -31,7 +31,7 @@ void ReferenceLayer::scan(const SequenceCache& cache, const Region& region, std:
     }
   }
   for (std::size_t h = 0; h < queries.size(); ++h)
-    if (plan_->domain == Domain::kAttention) coarse[h].push_back(scores[h].back());
+    if (plan_->selection.scores.domain == Domain::kAttention) coarse[h].push_back(scores[h].back());
   const std::vector<double> pooled = pool_scores(coarse);
   std::vector<float> of_groups(pooled.begin(), pooled.begin() + groups.size());
   std::vector<std::int32_t> kept;

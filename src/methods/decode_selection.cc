@@ -14,14 +14,14 @@ namespace mneme {
 namespace {
 
 // One pooled score a unit of all KV heads: `scores` are pooled by KV head already.
-void add_pooled(std::span<const float> scores, GroupPool pool, std::span<float> all) {
+void add_pooled(std::span<const float> scores, Pool pool, std::span<float> all) {
   for (std::size_t u = 0; u < all.size(); ++u) {
     const float x = scores[u], y = all[u];
     if (std::isnan(x) || std::isnan(y))
       all[u] = NAN;
-    else if (pool == GroupPool::kMean)
+    else if (pool == Pool::kMeanQk)
       all[u] = x + y;
-    else if (pool == GroupPool::kMeanProb && std::isfinite(std::max(x, y)))
+    else if (pool == Pool::kMeanS && std::isfinite(std::max(x, y)))
       all[u] = std::max(x, y) + std::log1p(std::exp(-std::abs(x - y)));
     else
       all[u] = std::max(x, y);
@@ -35,7 +35,8 @@ std::size_t DecodeAttention::scan_two_levels(const ScoreTask& task, const Item& 
   const Plan& plan = item.row->method->plan();
   const CoarseIndex& first = *plan.index->coarse();
   const UnitGroups groups{task.first_unit, task.last_unit, first.units()};
-  const std::int32_t n = groups.size(), n_all = n + (plan.domain == Domain::kAttention ? 1 : 0);
+  const SelectionPlan::Scores& scores = plan.selection.scores;
+  const std::int32_t n = groups.size(), n_all = n + (scores.domain == Domain::kAttention ? 1 : 0);
   std::vector<float>& coarse = worker.coarse;
   coarse.resize(std::int64_t{task.shape.group} * n_all);
   ScoreTask of_groups = task;
@@ -45,8 +46,8 @@ std::size_t DecodeAttention::scan_two_levels(const ScoreTask& task, const Item& 
     of_groups.scores += n;
     fixed_scores(of_groups, region, worker.score);
   }
-  if (plan.pool.scores)
-    group_pool_cpu(coarse.data(), n_all, task.shape.group, n_all, *plan.pool.scores, plan.alpha, coarse.data());
+  if (pools_scores(scores.pool))
+    group_pool_cpu(coarse.data(), n_all, task.shape.group, n_all, scores.pool, scores.alpha, coarse.data());
   std::vector<std::int32_t>& units = worker.scanned;
   keep_groups_cpu(coarse, groups, plan.two_level->share, region.n_select, units, worker.rank.topk);
   for (std::int32_t g = 0; g < task.shape.group; ++g)
@@ -57,8 +58,7 @@ std::size_t DecodeAttention::scan_two_levels(const ScoreTask& task, const Item& 
 
 void DecodeAttention::score_layers(std::int32_t layer, const AttentionShape& shape) {
   const auto of_layer = [](const Item& item) {
-    return item.selects() && item.row->method->plan().recipe.decode &&
-           item.row->method->plan().recipe.decode->select == SelectScope::kLayer;
+    return item.selects() && item.row->method->plan().selection.scope == SelectScope::kLayer;
   };
   if (std::none_of(items_.begin(), items_.end(), of_layer)) return;
   if (layer_scores_.size() < items_.size()) layer_scores_.resize(items_.size());
@@ -72,7 +72,7 @@ void DecodeAttention::score_layers(std::int32_t layer, const AttentionShape& sha
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!of_layer(items_[i])) continue;
     if (items_[i].head == 0) {
-      const GroupPool pool = *items_[i].row->method->plan().pool.scores;
+      const Pool pool = items_[i].row->method->plan().selection.scores.pool;
       for (std::size_t j = i + 1; j < items_.size() && items_[j].row == items_[i].row; ++j)
         add_pooled(layer_scores_[j], pool, layer_scores_[i]);
       items_[i].shared = layer_scores_[i];
@@ -88,7 +88,7 @@ void DecodeAttention::hold_units(std::int32_t layer, Item& item, const Attention
                                  std::vector<std::int32_t>& units) {
   const Region& region = item.region;
   const std::span<const float> scores = scores_of(layer, item, region, shape, worker);
-  const std::int32_t k = std::min(item.row->method->plan().recipe.decode->hold, region.n_select);
+  const std::int32_t k = std::min(item.row->method->plan().selection.hold, region.n_select);
   std::vector<std::int32_t>& best = worker.fresh;
   best.resize(k);
   best.resize(topk_cpu(scores, k, best.data(), worker.rank.topk));
@@ -136,10 +136,10 @@ void DecodeAttention::keep_top_p(std::int32_t layer, Item& item, const Attention
   keeps.assign(n, 0);
   keeps.back() = 1;
   std::vector<std::int32_t> order(n);
-  const double share = std::get<TopP>(method.plan().recipe.decode->cutoff).p;
+  const double share = method.plan().selection.top_p;
   for (std::int32_t g = 0; g < rows.group; ++g) {
     float* scores = worker.scores.data() + g * n;
-    if (share >= 1 || std::any_of(scores, scores + n, [](float x) { return !std::isfinite(x); })) {
+    if (std::any_of(scores, scores + n, [](float x) { return !std::isfinite(x); })) {
       std::fill(keeps.begin(), keeps.end(), 1);
       break;
     }

@@ -65,13 +65,13 @@ struct Selections {
   std::int32_t* ids[2] = {};
   std::int32_t* n[2] = {};  // by SelectWhen: [KV heads]
   void* last_q = nullptr;   // [heads][D] bf16: queries of this step, after store_qkv_cuda
-  void* asked_q = nullptr;  // queries of the last selection (SelectionPlan::Gate::last_asked); or null
-  // SelectionPlan::Scores::probes_below: [model layers][seq slots][heads][D] bf16 of this step; or null
+  void* asked_q = nullptr;  // queries of the last selection (GateReference::kLastRetrieval); or null
+  // Probe::kPreviousLayer: [model layers][seq slots][heads][D] bf16 of this step; or null
   void* below_q = nullptr;
   float* cosine = nullptr;        // [heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;          // [KV heads], mass gates: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // null: no kept selections
-  bool whole_attention = false;   // some SelectionPlan::Scores::whole_attention
+  bool whole_attention = false;   // some plan has Domain::kAttention
 };
 
 struct DeviceCache {
@@ -158,10 +158,10 @@ enum class SelectWhen : std::int32_t { kNow, kNext };
 // All KV heads of a row select when one of them needs it, or when the gate compares missing mass (missing_mass() of
 // group_pool.h; kNext must then not start before kNow has ended).
 //
-//   scored   kIndex: pages of 32 by UnitIndexes::boxes. kEntries: pages of SelectionPlan::Units::select_tokens by
-//            UnitEntries of kind kMinMaxBox, behind which kBoxesBeyond more may be read; their tokens are written. Rows
-//            with another SelectionPlan::Scores::by are skipped.
-//   scratch  select_scratch_bytes(); not shared by launches that may overlap
+//   of_entries  false: pages of 32 by UnitIndexes::boxes. true: pages of SelectionPlan::Units::select_tokens by
+//               UnitEntries of kind kMinMaxBox, behind which kBoxesBeyond more may be read; their tokens are written. Rows
+//               of the other kind (SelectionPlan::Scores::own_arrays) are skipped.
+//   scratch     select_scratch_bytes(); not shared by launches that may overlap
 //
 // Requires  select_pages_takes(); heads of 64 or 128 channels.
 //
@@ -171,15 +171,15 @@ struct SelectPages {
   SlotRows rows;
   SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
-  SlotScore scored = SlotScore::kIndex;
+  bool of_entries = false;
 };
-std::size_t select_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows, SlotScore scored = SlotScore::kIndex);
+std::size_t select_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows, bool of_entries = false);
 // Whether a KV head's pages fit what one thread block ranks.
-bool select_pages_takes(const DeviceCache& cache, SlotScore scored);
+bool select_pages_takes(const DeviceCache& cache, bool of_entries);
 void select_pages_cuda(const SelectPages& c, const DeviceCache& cache, std::int32_t slot_layer,
                        const CudaContext& context);
 
-// The same for units that are lists (kKept alone): takes the best units until their tokens fill what the smallest
+// The same for units that are lists (ScheduleKind::kBoundary alone): takes the best units until their tokens fill what the smallest
 // window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit truncated.
 // Specified by rank.h and centroid.h.
 std::size_t select_lists_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows);

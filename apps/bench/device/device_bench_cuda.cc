@@ -153,19 +153,18 @@ BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   if (c.plan != nullptr && c.plan->layer_selection && host_reason(*c.plan) != nullptr)
     fail(ErrorKind::kOption,
          "bench --device cuda: {} selects by what the prompt's windows attended, and has no prompt here",
-         c.plan->recipe.name);
+         c.plan->name());
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   const RecallForm form = recall_form(static_cast<RecallBy>(recall));  // in that order
   const bool by_head = c.correction >= 0 || form.by_host != nullptr;
   if (by_head && c.plan != nullptr && (c.plan->layer_selection || c.plan->remote_position))
     fail(ErrorKind::kOption, "--correction and --recall are for what KV heads select; {} selects by layer",
-         c.plan->recipe.name);
-  if ((by_head || c.turnover >= 0) && c.plan != nullptr && c.plan->recipe.decode &&
-      (std::holds_alternative<RandomScore>(c.plan->recipe.decode->score) ||
-       std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
+         c.plan->name());
+  if ((by_head || c.turnover >= 0) && c.plan != nullptr && c.plan->selects() &&
+      c.plan->selection.scores.index <= EntryKind::kKeys)
     fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index selects; {} has none",
-         c.plan->recipe.name);
+         c.plan->name());
   forward->inject_outcomes(c.turnover, c.correction, form);
   BenchSequences s;
   s.make(*pool, c);
@@ -268,8 +267,8 @@ void CudaBench::Impl::count_method(BenchResult& result, const MethodReads& read,
 // Down to the budget, tokens from all over the sequence beside the last ones: where they lie is what costs, not which
 // they are.
 void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache) {
-  const std::int32_t n = cache.length(), n_keep = std::min(n, plan.recipe.budget),
-                     recent = std::min(std::max(plan.recipe.recent, 1), n_keep), scattered = n_keep - recent;
+  const std::int32_t n = cache.length(), n_keep = std::min(n, plan.drop->budget),
+                     recent = std::min(std::max(plan.drop->recent, 1), n_keep), scattered = n_keep - recent;
   std::vector<TokenRange> kept;
   for (std::int32_t i = 0; i < scattered; ++i) {
     const auto t = static_cast<std::int32_t>(std::int64_t{i} * (n - recent) / scattered);
@@ -308,7 +307,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   BenchSequences s = b.make_sequences(c);
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
-    if (c.plan != nullptr && c.plan->drops() && !c.plan->recipe.norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
+    if (c.plan != nullptr && c.plan->drops() && !c.plan->norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
     s.rows[i].phase = RowPhase::kDecode;
   }
   BenchResult result;

@@ -89,7 +89,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
     std::vector<std::string> recalls;
     for (const std::string& r : o.cases.recalls)
-      if (selects && (plan->reuse == Reuse::kNever || r == "gather" || r == "merged")) recalls.push_back(r);
+      if (selects && (!plan->reuses() || r == "gather" || r == "merged")) recalls.push_back(r);
     if (recalls.empty()) recalls = by_device;
     for (const std::int32_t batch : o.cases.batches)
       for (const std::int32_t depth : o.cases.depths)

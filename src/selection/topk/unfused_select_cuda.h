@@ -31,7 +31,7 @@ struct UnfusedSelect {
   SelectWhen when = SelectWhen::kNow;
   KvTables pages;
   std::int32_t layer = 0;
-  bool pools_layers = false;  // some row has SelectionPlan::pools_layer
+  bool pools_layers = false;  // some row has SelectScope::kLayer
   // Single tokens by sketches at every step, by pooled scores alone: scan and selection of 1-bit keys (one_bit_cuda.h).
   // select_tokens_scratch_bytes(); null: as all others.
   std::byte* token_scratch = nullptr;
@@ -45,7 +45,7 @@ std::size_t unfused_select_scratch_bytes(const DeviceCache& cache, std::int32_t 
 void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& cache, std::int32_t slot_layer,
                          const CudaContext& context);
 
-// Stores the rows' queries for the layers that probe with them (SelectionPlan::Scores::probes_below), in DeviceCache::below_q.
+// Stores the rows' queries for the layers that probe with them (Probe::kPreviousLayer), in DeviceCache::below_q.
 //   q [n, heads * D] bf16; seq_slots [n], -1: none
 void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const DeviceCache& cache,
                       std::int32_t layer, const CudaContext& context);

@@ -4,6 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/model/cuda/retrieval/launches.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
@@ -19,7 +20,7 @@ constexpr std::int32_t kRecallBlocks = 8;
 
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
-    : RetrievalTraits(shape, n_heads, std::move(needs), options),
+    : RetrievalState(shape, n_heads, std::move(needs), options),
       memory_(*this, view_),
       dense_(shape, in_pages_ ? 0 : std::int64_t{layers_.n_dense()} * options.n_seq_slots, view_.max_pages,
              "keys and values of the layers that read everything"),
@@ -50,36 +51,36 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
 
 void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  if (when == SelectWhen::kNext && lists_as_selected()) return;  // the one for this step has selected for both
-  if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
-  const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
+  if (when == SelectWhen::kNext && lists_as_selected(*this)) return;  // the one for this step has selected for both
+  if (shares_scores(*this) && when == SelectWhen::kNow) scores_ = next_scores();
+  const auto buffer = static_cast<std::size_t>(shares_scores(*this) ? scores_ : static_cast<int>(when));
   std::byte* scratch = memory_.scratch[buffer].data();
-  if (selects_small_pages()) {
-    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .scored = SlotScore::kEntries}, view_,
-                      slot_layer(layer), context);
+  if (selects_small_pages(*this)) {
+    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .of_entries = true}, view_, slot_layer(layer),
+                      context);
     return;
   }
-  if (uses(RetrievalUse::kUnfused))
+  if (any(asks::other_scores))
     unfused_select_cuda(
         {.rows = rows,
          .when = when,
          .pages = of_heads(pages),
          .layer = layer,
-         .pools_layers = uses(RetrievalUse::kPoolsLayers),
-         .token_scratch = scans_sketches() ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
-         .lists = lists_as_selected(),
-         .sketch_pages = selects_sketch_pages(),
+         .pools_layers = any(asks::pools_layers),
+         .token_scratch = scans_sketches(*this) ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .lists = lists_as_selected(*this),
+         .sketch_pages = selects_sketch_pages(*this),
          .scratch = scratch},
         view_, slot_layer(layer), context);
-  if (!uses(RetrievalUse::kFused)) return;
+  if (!any(asks::own_arrays)) return;
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
     select_tokens_cuda({.rows = rows,
                         .when = when,
                         .scratch = scratch,
-                        .early = !closes_first(),
-                        .pages = lists_as_selected() ? &pages : nullptr,
+                        .early = !closes_first(*this),
+                        .pages = lists_as_selected(*this) ? &pages : nullptr,
                         .layer = layer},
                        view_, slot_layer(layer), context);
   } else {
@@ -89,7 +90,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  if (when == SelectWhen::kNow && lists_as_selected()) return;
+  if (when == SelectWhen::kNow && lists_as_selected(*this)) return;
   recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), kRecallBlocks, context);
 }
 
@@ -120,7 +121,7 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
   std::vector<PageRecall::Row> all;
   for (const Row& r : rows) {
     const SelectionPlan& plan = at(r.seq_slot, layer).plan;
-    if (plan.schedule != SlotSchedule::kEveryStep || plan.units.tokens == 1 || view_.shared > 1)
+    if (plan.schedule != ScheduleKind::kEveryStep || plan.units.tokens == 1 || view_.shared > 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
     all.push_back({r.cache, plan, r.seq_slot, at(r.seq_slot, layer).reset != 0});
   }
@@ -136,7 +137,7 @@ void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const
 }
 
 void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context) {
-  if (uses(RetrievalUse::kProbesBelow) && layer + 1 < shape_.n_layers)
+  if (any(asks::query_below) && layer + 1 < shape_.n_layers)
     keep_probes_cuda(q, rows.seq_slots, rows.n, view_, layer, context);
 }
 

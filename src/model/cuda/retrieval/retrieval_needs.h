@@ -6,37 +6,11 @@
 #include <vector>
 
 #include "src/model/cuda/retrieval/page_recall.h"
+#include "src/model/cuda/retrieval/plan_asks.h"
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
-
-// What some plan does in a state. Every one costs memory or launches for all of them.
-enum class RetrievalUse : std::uint32_t {
-  kSelects = 1 << 0,
-  kSpeculative = 1 << 1,  // selects one step ahead
-  kKeeps = 1 << 2,        // selects at boundaries
-  kFused = 1 << 3,        // SlotScore::kIndex
-  kUnfused = 1 << 4,      // other scores
-  kProbesBelow = 1 << 5,  // SelectionPlan::Scores::probes_below
-  kLastAsked = 1 << 6,    // SelectionPlan::Gate::last_asked
-  kMassGate = 1 << 7,
-  kWholeAttention = 1 << 8,   // SelectionPlan::Scores::whole_attention
-  kPoolsLayers = 1 << 9,      // SelectionPlan::pools_layer
-  kPrunes = 1 << 10,          // SelectionPlan::top_p
-  kNewest = 1 << 11,          // a selection may be from a group or an entry that its step completes
-  kBudgetByPrompt = 1 << 12,  // prompts determine the budgets of their layers
-};
-class RetrievalUses {
- public:
-  void add(RetrievalUse use, bool on = true) { bits_ |= on ? static_cast<std::uint32_t>(use) : 0; }
-  void add(RetrievalUses others) { bits_ |= others.bits_; }
-  bool has(RetrievalUse use) const { return (bits_ & static_cast<std::uint32_t>(use)) != 0; }
-  bool hold(RetrievalUses others) const { return (bits_ & others.bits_) == others.bits_; }
-
- private:
-  std::uint32_t bits_ = 0;
-};
 
 struct CudaRetrievalNeeds {
   struct Keys {
@@ -63,7 +37,7 @@ struct CudaRetrievalNeeds {
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
   std::int32_t fetch = 1;                    // SelectionPlan::Units::fetch
-  RetrievalUses uses;
+  std::vector<SelectionPlan> plans;          // that ask for different things (plan_asks.h)
 
   // Requires  goes_with(other), or this one is new.
   void add(const CudaRetrievalNeeds& other);
