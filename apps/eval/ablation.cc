@@ -31,9 +31,6 @@ std::vector<AblationSet> freekv_sets() {
       {"tau",
        "the gate's threshold, from pure speculation to none; FreeKV's ablation of tau",
        {"freekv:tau=-1", "freekv:tau=0", "freekv:tau={tau}", "freekv:tau=0.8", "freekv:tau=0.9", "freekv:tau=1"}},
-      {"probe",
-       "the query that is scored: this layer's, or the layer's below; FreeKV's appendix B",
-       {"freekv:schedule=every_step", "freekv:schedule=every_step/probe=previous_layer"}},
   };
 }
 

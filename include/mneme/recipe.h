@@ -92,7 +92,6 @@ enum class OneBitLevels : std::uint8_t { kMinMax, kMeanAbs };
 struct OneBit {
   std::int32_t group = 32;  // tokens that share scale and zero point: 32, 64, 128 or 256
   OneBitLevels levels = OneBitLevels::kMinMax;
-  PageScore page_score = PageScore::kMean;
   // Tokens of the group that is not complete are candidates too, with exact scores; otherwise they are always attended.
   bool score_open_group = false;
   bool operator==(const OneBit&) const = default;
@@ -325,22 +324,9 @@ enum class Order : std::uint8_t {
 
 // ---- the whole
 
-// Which units are scored in full.
-struct FlatScan {
-  bool operator==(const FlatScan&) const = default;
-};
-// Where the candidates hold more than `from` tokens: the `share` of them that scores best by a coarse score.
-struct TwoLevelScan {
-  float share = 0.25f;
-  std::int32_t from = 65536;
-  bool operator==(const TwoLevelScan&) const = default;
-};
-using Scan = std::variant<FlatScan, TwoLevelScan>;
-
 struct DecodeStage {
   Units units;
   Index index = NoIndex{};
-  Probe probe = Probe::kCurrentQuery;
   Score score = IndexScore{};
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
@@ -349,12 +335,9 @@ struct DecodeStage {
   // make room. 0: every step attends its own best units.   Source  ArkVale (Chen et al. 2024), its code.
   std::int32_t hold = 0;
   Domain domain = Domain::kCandidates;  // where the pool or the gate takes a softmax
-  Scan scan = FlatScan{};
   Schedule schedule = EveryStep{};
   Cutoff cutoff = ConstantCut{};
   Order order = Order::kToken;
-  // Single tokens fetched together from host memory: 1, or an aligned group of 4. Changes no attended set.
-  std::int32_t unit_fetch = 1;
   bool operator==(const DecodeStage&) const = default;
 };
 

@@ -5,15 +5,7 @@
 
 namespace mneme {
 
-// ---- index, probe, score, pool
-
-// How the scores of a page's tokens become one.
-enum class PageScore : std::uint8_t { kMean, kLogSumExp };
-
-enum class Probe : std::uint8_t {
-  kCurrentQuery,   // of this step and layer
-  kPreviousLayer,  // the query of the layer below at the same step
-};
+// ---- score, pool
 
 // What a softmax over units normalises over.
 enum class Domain : std::uint8_t {

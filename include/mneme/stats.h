@@ -27,8 +27,8 @@ struct KvMethodStats {
   struct Units {
     std::int64_t selected = 0, replaced = 0;
     double turnover = 0;  // replaced / selected: share that the step before had not selected
-    // Misses: selected units outside the device cache. Recalled: units copied into it, neighbours of unit_fetch=4
-    // included. Bytes over the link between host and device.
+    // Misses: selected units outside the device cache. Recalled: units copied into it. Bytes over the link between host
+    // and device.
     std::int64_t missing = 0, recalled = 0, host_to_device_bytes = 0;
   };
   // EngineOptions::audit_every: means over the audited (step, layer, KV head).

@@ -29,12 +29,10 @@ class Recipe:
         iterations: int | None = None,
         metric: Literal["cosine", "distance"] | None = None,
         order: Literal["token", "unit"] | None = None,
-        unit_fetch: int | None = None,
         index: str | None = None,
         group: int | None = None,
         levels: Literal["minmax", "meanabs"] | None = None,
         by_size: bool | None = None,
-        probe: Literal["current", "previous_layer"] | None = None,
         pool: Literal["none", "maxQ", "meanQ", "maxQK", "meanQK", "maxS", "meanS", "concat"] | None = None,
         top: int | None = None,
         match: Literal["mean", "best"] | None = None,
@@ -44,9 +42,6 @@ class Recipe:
         cutoff_in: Literal["decode", "all"] | None = None,
         alpha: Literal["inv_sqrt_d", "1"] | None = None,
         domain: Literal["candidates", "attention"] | None = None,
-        scan: Literal["flat", "two_level"] | None = None,
-        scan_share: float | None = None,
-        scan_from: int | None = None,
         schedule: Literal["every_step", "speculative", "boundary"] | None = None,
         gate: Literal["cosine", "mass"] | None = None,
         tau: float | None = None,
@@ -57,7 +52,6 @@ class Recipe:
         max_reuse: int | None = None,
         seed: int | None = None,
         answer: Literal["segments", "clusters"] | None = None,
-        page_score: Literal["mean", "lse"] | None = None,
         open_group: Literal["attend", "score"] | None = None,
         similarity: Literal["cosine", "dot"] | None = None,
         question_in: Literal["prefill", "all"] | None = None,
@@ -97,13 +91,10 @@ class Recipe:
             iterations: iterations of k-means.
             metric: what k-means calls alike, of keys less their mean.
             order: keys and values of clusters and segments: in the sequence's pages, or in a copy too, unit after unit.
-            unit_fetch: tokens that come to a device at once from the host's memory: the one that is missing, or its
-                aligned four.
             index: what is stored of a unit's keys to score it.
             group: tokens that share scale and zero point of 1-bit keys.
             levels: the two values that a 1-bit key may take.
             by_size: index=centroid: a unit of n tokens scores as n tokens with its centroid for a key.
-            probe: the query that is scored.
             pool: how the query heads of a KV head decide together.
             top: keys that stand for a unit, by query head: those that received most attention.
             match: what a probe is compared with: the mean of these keys, or each of them, the best counting.
@@ -114,10 +105,6 @@ class Recipe:
             cutoff_in: where layers share units by entropy: in answers, or in windows of prefill too.
             alpha: scale of scores before a softmax.
             domain: what a softmax of scores normalises over: the units that may be selected; sinks and window too.
-            scan: index=sketch:R or box, of pages: whether all pages are scored in full, or in long contexts those that
-                score best by a coarse score.
-            scan_share: scan=two_level: share of the pages that is scored in full.
-            scan_from: scan=two_level: all pages are scored in full until the candidates hold more.
             schedule: when a selection is made, and with which step's query.
             gate: what corrects a KV head (speculative): its query moved, or what the speculative selection lacks weighs
                 too much.
@@ -132,7 +119,6 @@ class Recipe:
             seed: seed of the random control.
             answer: with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the
                 window.
-            page_score: index=one_bit: a page scores the mean or the log-sum-exp of its tokens.
             open_group: index=one_bit: tokens of the group that is not complete are always attended, or are candidates
                 with exact scores.
             similarity: index=representative, match=mean: of the concatenated heads, or the sum of dot products with
@@ -182,12 +168,10 @@ class Recipe:
         iterations: int | None = None,
         metric: Literal["cosine", "distance"] | None = None,
         order: Literal["token", "unit"] | None = None,
-        unit_fetch: int | None = None,
         index: str | None = None,
         group: int | None = None,
         levels: Literal["minmax", "meanabs"] | None = None,
         by_size: bool | None = None,
-        probe: Literal["current", "previous_layer"] | None = None,
         pool: Literal["none", "maxQ", "meanQ", "maxQK", "meanQK", "maxS", "meanS", "concat"] | None = None,
         top: int | None = None,
         match: Literal["mean", "best"] | None = None,
@@ -197,9 +181,6 @@ class Recipe:
         cutoff_in: Literal["decode", "all"] | None = None,
         alpha: Literal["inv_sqrt_d", "1"] | None = None,
         domain: Literal["candidates", "attention"] | None = None,
-        scan: Literal["flat", "two_level"] | None = None,
-        scan_share: float | None = None,
-        scan_from: int | None = None,
         schedule: Literal["every_step", "speculative", "boundary"] | None = None,
         gate: Literal["cosine", "mass"] | None = None,
         tau: float | None = None,
@@ -210,7 +191,6 @@ class Recipe:
         max_reuse: int | None = None,
         seed: int | None = None,
         answer: Literal["segments", "clusters"] | None = None,
-        page_score: Literal["mean", "lse"] | None = None,
         open_group: Literal["attend", "score"] | None = None,
         similarity: Literal["cosine", "dot"] | None = None,
         question_in: Literal["prefill", "all"] | None = None,
@@ -313,10 +293,6 @@ class Recipe:
         """Keys and values of clusters and segments: in the sequence's pages, or in a copy too, unit after unit."""
 
     @property
-    def unit_fetch(self) -> int | None:
-        """Tokens that come to a device at once from the host's memory: the one that is missing, or its aligned four."""
-
-    @property
     def index(self) -> str | None:
         """What is stored of a unit's keys to score it."""
 
@@ -331,10 +307,6 @@ class Recipe:
     @property
     def by_size(self) -> bool | None:
         """Index=centroid: a unit of n tokens scores as n tokens with its centroid for a key."""
-
-    @property
-    def probe(self) -> Literal["current", "previous_layer"] | None:
-        """The query that is scored."""
 
     @property
     def pool(self) -> Literal["none", "maxQ", "meanQ", "maxQK", "meanQK", "maxS", "meanS", "concat"] | None:
@@ -372,19 +344,6 @@ class Recipe:
     @property
     def domain(self) -> Literal["candidates", "attention"] | None:
         """What a softmax of scores normalises over: the units that may be selected; sinks and window too."""
-
-    @property
-    def scan(self) -> Literal["flat", "two_level"] | None:
-        """Index=sketch:R or box, of pages: whether all pages are scored in full, or in long contexts those that score
-        best by a coarse score."""
-
-    @property
-    def scan_share(self) -> float | None:
-        """Scan=two_level: share of the pages that is scored in full."""
-
-    @property
-    def scan_from(self) -> int | None:
-        """Scan=two_level: all pages are scored in full until the candidates hold more."""
 
     @property
     def schedule(self) -> Literal["every_step", "speculative", "boundary"] | None:
@@ -428,10 +387,6 @@ class Recipe:
     @property
     def answer(self) -> Literal["segments", "clusters"] | None:
         """With unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window."""
-
-    @property
-    def page_score(self) -> Literal["mean", "lse"] | None:
-        """Index=one_bit: a page scores the mean or the log-sum-exp of its tokens."""
 
     @property
     def open_group(self) -> Literal["attend", "score"] | None:

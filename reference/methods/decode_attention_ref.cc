@@ -93,8 +93,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     std::vector<double> by_token;
     by_token.reserve(keys.size());
     for (const auto& k : keys) by_token.push_back(dot(q, k));
-    if (std::holds_alternative<RawKeys>(stage.index) ||
-        (bits != nullptr && bits->page_score == PageScore::kLogSumExp)) {
+    if (std::holds_alternative<RawKeys>(stage.index)) {
       for (double& s : by_token) s *= alpha;
       scores.push_back(log_sum_exp(by_token) / alpha);
     } else if (bits != nullptr || std::holds_alternative<Centroid>(stage.index)) {
@@ -194,7 +193,6 @@ ReferenceLayer::Selection ReferenceLayer::select(const SequenceCache& cache, con
   const bool one = plan_->selection.scope == SelectScope::kLayer;
   for (std::int32_t s = one ? 0 : selection_head; s < (one ? plan_->shape.n_kv_heads : selection_head + 1); ++s)
     for (auto& row : query_scores(cache, region, s, q)) scores.push_back(std::move(row));
-  if (plan_->two_level) scan(cache, region, selection_head, q, scores);
   selection.scores = pool_scores(scores);
   if (plan_->selection.scores.domain == Domain::kCandidates) return selection;
   selection.fixed = selection.scores.back();
@@ -321,7 +319,7 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
 
 // The selection that a head attends: made with this step's query where it reselects, else the ready one.
 ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, const Region& region, std::int32_t s,
-                                                 const float* q, const float* probe, ReferenceHead& head) const {
+                                                 const float* q, ReferenceHead& head) const {
   head.reselected = reselect(cache.length(), plan_->by_query_head() ? s / plan_->shape.group() : s, q);
   const auto n_tokens = [](const Selection& c) {
     return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
@@ -331,8 +329,8 @@ ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, con
   // A selection made just above the budget may be too short for a step with a shorter window.
   head.reselected = head.reselected || n_tokens(ready_[s]) < wanted;
   if (plan_->mass_gate() && !head.reselected)
-    head.reselected = missing_too_much(select(cache, region, s, probe), ready_[s], wanted / plan_->rules.unit_tokens);
-  return head.reselected ? select(cache, region, s, probe) : ready_[s];
+    head.reselected = missing_too_much(select(cache, region, s, q), ready_[s], wanted / plan_->rules.unit_tokens);
+  return head.reselected ? select(cache, region, s, q) : ready_[s];
 }
 
 // What stays of a selection where a step attends `hold` new units at most: as scores that order the others behind them.
@@ -436,8 +434,7 @@ void ReferenceLayer::remember(std::int32_t n, bool selects, const std::vector<Re
   queried_for_ = n + 1;
 }
 
-std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, const float* query_below,
-                                                float* out) {
+std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, float* out) {
   const std::int32_t n = cache.length();
   const bool dense = plan_->dense_layer(layer_);
   if (!dense && plan_->selects()) see(n, q);
@@ -445,8 +442,6 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
   const std::int32_t n_heads = dense ? plan_->shape.n_kv_heads : plan_->selection_heads();
   std::vector<ReferenceHead> heads(n_heads);
   const bool selects = !region.everything && plan_->selects();
-  const float* probe =
-      plan_->selection.scores.probe == Probe::kPreviousLayer && query_below != nullptr ? query_below : q;
   std::vector<Selection> next;
   for (std::int32_t s = 0; s < n_heads; ++s) {
     ReferenceHead& head = heads[s];
@@ -456,13 +451,13 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
       taken[t] = full || region.everything || t < region.sink || t >= region.recent_from;
     if (full && selects) next.push_back({});
     if (selects && !full) {
-      Selection selection = decide(cache, region, s, q, probe, head);
+      Selection selection = decide(cache, region, s, q, head);
       const std::vector<double> scores = selection.scores;
       if (plan_->selection.hold > 0) hold(n, s, region.select_tokens / plan_->rules.unit_tokens, selection);
       take_units(selection, region, taken, head);
       head.unit_scores = scores;
       keep_top_p(cache, s, q, taken);
-      next.push_back(plan_->speculative() ? select(cache, region_at(plan_->rules, n + 1), s, probe) : selection);
+      next.push_back(plan_->speculative() ? select(cache, region_at(plan_->rules, n + 1), s, q) : selection);
     }
     for (std::int32_t t = 0; t < n; ++t)
       if (taken[t]) head.tokens.push_back(t);

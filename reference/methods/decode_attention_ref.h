@@ -29,8 +29,8 @@ class ReferenceLayer {
       : plan_(std::move(plan)), layer_(layer), rope_(std::move(rope)) {}
 
   // Requires  the newest token's key and value are in the cache.
-  //   q [n_heads, D]; query_below, of the layer below, [n_heads, D] or null; out [n_heads, D]
-  std::vector<ReferenceHead> step(const SequenceCache& cache, const float* q, const float* query_below, float* out);
+  //   q [n_heads, D]; out [n_heads, D]
+  std::vector<ReferenceHead> step(const SequenceCache& cache, const float* q, float* out);
 
  private:
   using Tokens = std::vector<std::int32_t>;
@@ -52,8 +52,6 @@ class ReferenceLayer {
                                   const Queries& queries) const;
   std::vector<std::vector<double>> query_scores(const SequenceCache& cache, const Region& region,
                                                 std::int32_t selection_head, const float* q) const;
-  void scan(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q,
-            std::vector<std::vector<double>>& scores) const;
   void hold(std::int32_t n, std::int32_t s, std::size_t n_units, Selection& selection);
   void keep_top_p(const SequenceCache& cache, std::int32_t s, const float* q, std::vector<bool>& taken) const;
   bool full_head(std::int32_t kv_head) const {
@@ -65,7 +63,7 @@ class ReferenceLayer {
   bool missing_too_much(const Selection& now, const Selection& speculative, std::size_t n_units) const;
   bool moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const;
   bool reselect(std::int32_t n, std::int32_t kv_head, const float* q) const;
-  Selection decide(const SequenceCache& cache, const Region& region, std::int32_t s, const float* q, const float* probe,
+  Selection decide(const SequenceCache& cache, const Region& region, std::int32_t s, const float* q,
                    ReferenceHead& head) const;
   static void take_units(const Selection& selection, const Region& region, std::vector<bool>& taken,
                          ReferenceHead& head);

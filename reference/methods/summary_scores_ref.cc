@@ -15,7 +15,7 @@ bool selects_by_summary(const Plan& plan) {
 
 std::vector<std::vector<double>> summary_scores_ref(const Plan& plan, const SequenceCache& cache, std::int32_t layer,
                                                     std::int32_t kv_head, const Region& region,
-                                                    const std::vector<std::vector<double>>& queries, bool coarse) {
+                                                    const std::vector<std::vector<double>>& queries) {
   const AttentionShape shape = plan.shape.attention();
   const UnitIndex& index = *plan.index;
   const std::int32_t page = index.entry_tokens(), p = plan.rules.unit_tokens;
@@ -49,8 +49,7 @@ std::vector<std::vector<double>> summary_scores_ref(const Plan& plan, const Sequ
     const Index& kind = plan.recipe.decode->index;
     if (const auto* set = std::get_if<CentroidSet>(&kind)) centroids_score_ref(task, set->k);
     const auto* sketch = std::get_if<Sketch>(&kind);
-    if (sketch != nullptr && coarse) sketch_coarse_ref(task, sketch->rank);
-    if (sketch != nullptr && !coarse) sketch_score_ref(task, sketch->rank, p == 1);
+    if (sketch != nullptr) sketch_score_ref(task, sketch->rank, p == 1);
     if (std::holds_alternative<Moments>(kind)) moments_score_ref(task);
     all.emplace_back(scores.begin() + region.first_unit, scores.begin() + region.first_unit + n_units);
   }

@@ -10,10 +10,9 @@ namespace mneme {
 
 // Whether the plan selects by centroids, sketches or moments.
 bool selects_by_summary(const Plan& plan);
-// coarse: of the first level of a scan (sketches).   [query][unit] of the region's candidates.
+// [query][unit] of the region's candidates.
 std::vector<std::vector<double>> summary_scores_ref(const Plan& plan, const SequenceCache& cache, std::int32_t layer,
                                                     std::int32_t kv_head, const Region& region,
-                                                    const std::vector<std::vector<double>>& queries,
-                                                    bool coarse = false);
+                                                    const std::vector<std::vector<double>>& queries);
 
 }  // namespace mneme

@@ -189,14 +189,4 @@ void sketch_score_ref(const SummaryScores& t, std::int32_t r, bool by_token) {
   }
 }
 
-// Entries whose coefficients are all 0.
-void sketch_coarse_ref(const SummaryScores& t, std::int32_t r) {
-  const std::size_t bytes = sketch_entry_bytes(t.head_dim, t.page, r);
-  std::vector<std::byte> entries(t.entries, t.entries + bytes * t.n);
-  for (std::int64_t e = 0; e < t.n; ++e) put_f16(0.0f, entries.data() + (e + 1) * bytes - 4);
-  SummaryScores task = t;
-  task.entries = entries.data();
-  sketch_score_ref(task, r, false);
-}
-
 }  // namespace mneme

@@ -93,13 +93,6 @@ int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::si
   return 0;
 }
 
-// Spins for `nanoseconds`; tests use it to delay a kernel.
-__device__ __forceinline__ void spend(std::uint64_t nanoseconds) {
-  std::uint64_t begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < nanoseconds);
-}
 inline int sm_count() {
   static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
   return n;

@@ -130,13 +130,6 @@ class PinnedBuffer : public OwnedMemory {
 
 // Copies bytes between any two of host and device, ordered on `stream`. Async, except that pageable host memory blocks.
 void copy_bytes(void* to, const void* from, std::size_t bytes, const Stream& stream);
-// A copy of copy_batch(), which enqueues many in one call.
-struct CopyRequest {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  std::size_t bytes = 0;
-};
-void copy_batch(std::span<const CopyRequest> copies, const Stream& stream);
 // Copies n_rows rows of `bytes` bytes; pitches are in bytes.
 void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
                std::size_t n_rows, const Stream& stream);

@@ -128,29 +128,6 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, const Stream& str
   if (bytes > 0) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()), "copying");
 }
 
-void copy_batch(std::span<const CopyRequest> copies, const Stream& stream) {
-  if (copies.empty()) return;
-  std::vector<const void*> from;
-  std::vector<void*> to;
-  std::vector<std::size_t> bytes;
-  for (const CopyRequest& c : copies) to.push_back(c.to), from.push_back(c.from), bytes.push_back(c.bytes);
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  std::size_t first = 0;
-#if CUDART_VERSION >= 13000
-  cuda_check(
-      cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), copies.size(), &attributes, &first, 1, stream.get()),
-      "copying many pieces");
-#else
-  std::vector<void*> sources;
-  for (const void* f : from) sources.push_back(const_cast<void*>(f));
-  std::size_t failed = 0;
-  cuda_check(cudaMemcpyBatchAsync(to.data(), sources.data(), bytes.data(), copies.size(), &attributes, &first, 1,
-                                  &failed, stream.get()),
-             "copying many pieces");
-#endif
-}
-
 void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
                std::size_t n_rows, const Stream& stream) {
   cuda_check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, n_rows, cudaMemcpyDefault, stream.get()),

@@ -322,9 +322,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
   const Plan& plan = item.row->method->plan();
   const SelectionPlan::Scores& form = plan.selection.scores;
   const std::int32_t n = region.last_unit - region.first_unit, d = shape.head_dim;
-  const bool below = form.probe == Probe::kPreviousLayer && layer > 0;
-  const float* q =
-      (below ? item.row->method->query_below().data() : item.row->q) + std::int64_t{item.kv_head} * shape.group * d;
+  const float* q = item.row->q + std::int64_t{item.kv_head} * shape.group * d;
   AttentionShape rows = shape;
   if (plan.by_query_head()) {
     q += (item.head - item.kv_head * shape.group) * d;
@@ -352,11 +350,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
                  .alpha = form.alpha,
                  .scores = worker.scores.data(),
                  .score_stride = n_all};
-  std::size_t bytes = 0;
-  if (plan.two_level && std::int64_t{n} * plan.rules.unit_tokens > plan.two_level->from)
-    bytes = scan_two_levels(task, item, region, worker);
-  else
-    plan.index->score(task, worker.score), bytes = plan.index->bytes_read(n, shape);
+  plan.index->score(task, worker.score);
   if (form.by_size) {
     for (std::int32_t u = 0; u < n; ++u) {
       const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
@@ -367,7 +361,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
     task.scores += n;
     fixed_scores(task, region, worker.score);
   }
-  item.index_bytes += bytes;
+  item.index_bytes += plan.index->bytes_read(n, shape);
   if (pools_scores(form.pool))
     group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, form.pool, form.alpha, worker.scores.data());
   return std::span(worker.scores.data(), n);
@@ -470,7 +464,6 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     if (sparse && audit_every_ > 0 && method.decode_steps() % audit_every_ == 0)
       audit(layer, row, remapped_.q[&row - rows.data()], shape);
     if (method.plan().gated() && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
-    if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
   }
 }

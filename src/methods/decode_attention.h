@@ -56,8 +56,8 @@ class DecodeAttention {
   struct Worker {  // one thread's memory
     ScoreScratch score;
     RankScratch rank;
-    std::vector<float> scores, coarse, query;
-    std::vector<std::int32_t> before, fresh, wanted, there, scanned;
+    std::vector<float> scores, query;
+    std::vector<std::int32_t> before, fresh, wanted, there;
     std::vector<std::uint64_t> marks;
   };
 
@@ -71,8 +71,6 @@ class DecodeAttention {
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   std::span<const float> score(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                Worker& worker);
-  // The scores of a scan in two levels (selection/topk/keep_groups.h); returns the bytes of index that it reads.
-  static std::size_t scan_two_levels(const ScoreTask& task, const Item& item, const Region& region, Worker& worker);
   // Pools the scores of select=layer over the KV heads of each row.
   void score_layers(std::int32_t layer, const AttentionShape& shape);
   // Of the whole layer where it selects together, else score().

@@ -8,7 +8,6 @@
 #include "src/methods/decode_attention.h"
 #include "src/methods/decode_item.h"
 #include "src/methods/fixed_scores.h"
-#include "src/selection/topk/keep_groups.h"
 
 namespace mneme {
 namespace {
@@ -29,32 +28,6 @@ void add_pooled(std::span<const float> scores, Pool pool, std::span<float> all) 
 }
 
 }  // namespace
-
-std::size_t DecodeAttention::scan_two_levels(const ScoreTask& task, const Item& item, const Region& region,
-                                             Worker& worker) {
-  const Plan& plan = item.row->method->plan();
-  const CoarseIndex& first = *plan.index->coarse();
-  const UnitGroups groups{task.first_unit, task.last_unit, first.units()};
-  const SelectionPlan::Scores& scores = plan.selection.scores;
-  const std::int32_t n = groups.size(), n_all = n + (scores.domain == Domain::kAttention ? 1 : 0);
-  std::vector<float>& coarse = worker.coarse;
-  coarse.resize(std::int64_t{task.shape.group} * n_all);
-  ScoreTask of_groups = task;
-  of_groups.scores = coarse.data(), of_groups.score_stride = n_all;
-  first.score_coarse(of_groups, worker.score);
-  if (n_all > n) {
-    of_groups.scores += n;
-    fixed_scores(of_groups, region, worker.score);
-  }
-  if (pools_scores(scores.pool))
-    group_pool_cpu(coarse.data(), n_all, task.shape.group, n_all, scores.pool, scores.alpha, coarse.data());
-  std::vector<std::int32_t>& units = worker.scanned;
-  keep_groups_cpu(coarse, groups, plan.two_level->share, region.n_select, units, worker.rank.topk);
-  for (std::int32_t g = 0; g < task.shape.group; ++g)
-    std::fill_n(task.scores + g * task.score_stride, task.last_unit - task.first_unit, -INFINITY);
-  plan.index->score_some(task, units, worker.score);
-  return first.coarse_bytes(n, task.shape) + plan.index->bytes_read(size32(units), task.shape);
-}
 
 void DecodeAttention::score_layers(std::int32_t layer, const AttentionShape& shape) {
   const auto of_layer = [](const Item& item) {

@@ -28,7 +28,6 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   layers_.resize(shape.n_layers);
   stats_.layers.resize(layers_.size());
   const std::int64_t queries = std::int64_t{shape.n_heads} * shape.head_dim;
-  if (plan_->selection.scores.probe == Probe::kPreviousLayer) query_below_.resize(queries);
   const std::size_t n_kv = shape.n_kv_heads;
   if (plan_->key_basis == KeyBasis::kPreRope)
     for (Layer& layer : layers_) layer.local.assign(n_kv, RotatedWindow(plan_->rules.recent));
@@ -370,7 +369,7 @@ std::size_t MethodState::copy_bytes() const {
 }
 
 std::size_t MethodState::state_bytes() const {
-  std::size_t bytes = query_below_.size() * sizeof(float) + (cut_ ? cut_->bytes() : 0);
+  std::size_t bytes = cut_ ? cut_->bytes() : 0;
   for (const Layer& layer : layers_) {
     bytes +=
         (layer.last_query.size() + layer.observed_queries.q.size() + layer.observed_queries.lse.size()) * sizeof(float);

@@ -105,8 +105,6 @@ class MethodState {
   bool asks_gate(std::int32_t layer, std::int32_t length) const;
   MethodStats& stats() { return stats_; }
   const MethodStats& stats() const { return stats_; }
-  // The query of the layer below in this step, [n_heads, D]; for Probe::kPreviousLayer, else empty.
-  std::vector<float>& query_below() { return query_below_; }
 
   // Shared layer budget; null: all layers have the same.
   EntropyCut* cut() { return cut_ ? &*cut_ : nullptr; }
@@ -188,7 +186,6 @@ class MethodState {
 
   std::shared_ptr<const Plan> plan_;
   std::vector<Layer> layers_;
-  std::vector<float> query_below_;
   MethodStats stats_;
   std::uint32_t decode_steps_ = 0;
   std::optional<EntropyCut> cut_;

@@ -1,5 +1,4 @@
-// Device functions shared by the kernels over cache slots: regions in units, which heads need a new selection, injected
-// outcomes.
+// Device functions shared by the kernels over cache slots: regions in units, which heads need a new selection.
 #pragma once
 
 #include "src/cuda/common.cuh"
@@ -71,14 +70,6 @@ __device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const
 
 constexpr int kMaxSlotGroup = 16;  // query heads of a KV head
 
-// Mixes two values; a pure function of its arguments.
-__device__ __forceinline__ std::uint32_t hash_random(std::uint32_t a, std::uint32_t b) {
-  std::uint64_t x = (static_cast<std::uint64_t>(a) << 32 | b) + 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
-}
-
 // A row of slots returned by of_layer().
 struct RowOfSlots {
   SelectionPlan plan;
@@ -125,16 +116,9 @@ struct Cosines {
   }
 };
 
-// Benchmarks: whether the gate of this step at `at`, an index of its own, is injected to flag.
-__device__ __forceinline__ bool injected_move(const RowOfSlots& r, std::int64_t at) {
-  const std::uint32_t random = hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at));
-  return static_cast<float>(random >> 8) * 0x1p-24f < r.plan.injected.correction;
-}
-
 // Whether a layer's queries moved too far. Called by a whole warp.
 __device__ __forceinline__ bool layer_moved(const DeviceCache& s, const RowOfSlots& r, int layer) {
   const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  if (r.plan.injected.correction >= 0) return injected_move(r, at);
   Cosines c;
   for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) c.take(__ldcg(s.selection.cosine + at * s.n_heads + h));
   c.sum = warp_sum(c.sum), c.most = warp_max(c.most), c.least = -warp_max(-c.least), c.nan = __any_sync(~0u, c.nan);
@@ -195,7 +179,6 @@ __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
 // Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.
 __device__ __forceinline__ bool moved(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
   const std::int64_t at = slot_index(s, layer, r.seq_slot, kv_head);
-  if (r.plan.injected.correction >= 0) return injected_move(r, at);
   if (by_mass(r)) return __ldcg(s.selection.mass + at) > r.plan.gate.eps;
   // Of the model's KV head.
   const int group = s.n_heads / s.n_kv_heads * s.shared;

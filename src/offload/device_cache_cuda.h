@@ -47,8 +47,7 @@ struct CacheSlots {
   std::byte* data = nullptr;        // [n_slots] units
   std::int32_t* slot_of = nullptr;  // [max_units()]: cache slot of a selected unit; -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: unit in a cache slot of the third kind; -1: none
-  // [n_slots]: length (kKept: number of the selection) when last selected; below 0: empty, or fetched as a neighbour
-  // (SelectionPlan::Units::fetch) and never selected.
+  // [n_slots]: length (ScheduleKind::kBoundary: number of the selection) when last selected; below 0: empty.
   std::int32_t* last_used = nullptr;
   // [max_listed]: cache slots to attend, ordered by token (with lists: sinks, selection, window from the newest).
   // Without cache slots: blocks, or tokens of the pool (block * kKvPageTokens + token). SlotRows::tickets: | kInFlight.
@@ -63,11 +62,9 @@ struct Selections {
   // By SelectWhen: [KV heads][max_listed] unit ids, ascending; with lists, token ids, the best unit's first. With
   // mass gates, once recall_units_cuda ran for the next step, always its selection.
   std::int32_t* ids[2] = {};
-  std::int32_t* n[2] = {};  // by SelectWhen: [KV heads]
-  void* last_q = nullptr;   // [heads][D] bf16: queries of this step, after store_qkv_cuda
-  void* asked_q = nullptr;  // queries of the last selection (GateReference::kLastRetrieval); or null
-  // Probe::kPreviousLayer: [model layers][seq slots][heads][D] bf16 of this step; or null
-  void* below_q = nullptr;
+  std::int32_t* n[2] = {};        // by SelectWhen: [KV heads]
+  void* last_q = nullptr;         // [heads][D] bf16: queries of this step, after store_qkv_cuda
+  void* asked_q = nullptr;        // queries of the last selection (GateReference::kLastRetrieval); or null
   float* cosine = nullptr;        // [heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;          // [KV heads], mass gates: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // null: no kept selections
@@ -84,7 +81,6 @@ struct DeviceCache {
   std::int32_t max_pages = 0;   // per sequence
   std::int32_t max_listed = 0;  // units that a step may attend
   std::int32_t select_tokens = 1;  // least SelectionPlan::Units::select_tokens
-  std::int32_t fetch = 1;          // largest SelectionPlan::Units::fetch
   bool f16 = false;
   KvCodes codes = KvCodes::kNone;
   // Device memory.
@@ -93,7 +89,6 @@ struct DeviceCache {
   Selections selection;
   SelectionPlan* plans = nullptr;  // [layers][seq slots]
   SlotCounts* counts = nullptr;    // [layers][seq slots]
-  std::int32_t delay_us = 0;       // tests: fetches start up to this much later
 
   // Bytes of a token's keys and values, of a box [hi: D | lo: D], of a unit.
   MNEME_HOST_DEVICE std::int64_t token_bytes() const { return kv_token_bytes(codes, head_dim); }

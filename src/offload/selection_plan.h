@@ -35,7 +35,6 @@ struct SelectionPlan {
     // Tokens per entry of the index: a page, or a group of 1-bit keys. (ScheduleKind::kNone with units of tokens: whole
     // entries leave the window.)
     std::int32_t entry_tokens = kKvPageTokens;
-    std::int32_t fetch = 1;  // of tokens: aligned neighbours fetched together, 1 or 4
     bool operator==(const Units&) const = default;
   };
   struct Region {
@@ -55,10 +54,8 @@ struct SelectionPlan {
     // CudaRetrieval.
     bool own_arrays = true;
     Pool pool = Pool::kMeanS;
-    Probe probe = Probe::kCurrentQuery;
     float alpha = 1;
-    PageScore page_score = PageScore::kMean;  // of units of 1-bit keys
-    bool by_size = false;                     // a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
+    bool by_size = false;  // a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
     Domain domain = Domain::kCandidates;
     bool operator==(const Scores&) const = default;
   };
@@ -72,11 +69,6 @@ struct SelectionPlan {
     std::int32_t max_reuse = 0;  // steps that a selection is reused after its own; 0: no limit
     bool operator==(const Gate&) const = default;
   };
-  // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
-  struct Injected {
-    float turnover = -1, correction = -1;
-    bool operator==(const Injected&) const = default;
-  };
 
   ScheduleKind schedule = ScheduleKind::kNone;
   Units units;
@@ -88,7 +80,6 @@ struct SelectionPlan {
   std::int32_t hold = 0;
   // Below 1: of what is attended, the fewest tokens with this share of a head's softmax (top_p_cuda.h).
   float top_p = 1;
-  Injected injected;
   std::uint64_t seed = 0;  // of random scores
   bool operator==(const SelectionPlan&) const = default;
 };
@@ -99,14 +90,14 @@ struct SlotCounts {
   // Selected units, and the misses among them. With pages, a KV head that is flagged in the last step of a page selects
   // twice: for that step, and for the next, whose region differs.
   std::uint64_t selected = 0, missing = 0;
-  std::uint64_t neighbours = 0;  // fetched in addition, see SelectionPlan::Units::fetch
-  std::uint64_t replaced = 0;    // selected now and not by the previous selection; counted where there are cache slots
-  std::uint64_t made = 0;        // ScheduleKind::kBoundary: selections, all KV heads counted as one
-  std::uint64_t pruned = 0;      // tokens that SelectionPlan::top_p left out
+  std::uint64_t replaced = 0;  // selected now and not by the previous selection; counted where there are cache slots
+  std::uint64_t made = 0;      // ScheduleKind::kBoundary: selections, all KV heads counted as one
+  std::uint64_t pruned = 0;    // tokens that SelectionPlan::top_p left out
 
   SlotCounts operator-(const SlotCounts& o) const {
-    return {checks - o.checks,         corrections - o.corrections, selected - o.selected, missing - o.missing,
-            neighbours - o.neighbours, replaced - o.replaced,       made - o.made,         pruned - o.pruned};
+    return {checks - o.checks,   corrections - o.corrections, selected - o.selected,
+            missing - o.missing, replaced - o.replaced,       made - o.made,
+            pruned - o.pruned};
   }
 };
 

@@ -13,14 +13,13 @@ constexpr int kMaxRecallThreads = 512;
 
 // Compile-time kind of a recall: tokens per unit, this step or the next. kEight: single tokens are in 8 bits (pages are
 // bytes).
-template <int kTokens, SelectWhen kFor, bool kFour, bool kKeeping, bool kEight = false>
+template <int kTokens, SelectWhen kFor, bool kKeeping, bool kEight = false>
 struct RecallOf {
   static constexpr bool kCodes = kEight;
   static constexpr SelectWhen kWhen = kFor;
   static constexpr bool kPages = kTokens != 1, kNow = kFor == SelectWhen::kNow;
   static constexpr int kUnitTokens = kTokens, kThreads = kNow && !kPages ? kMaxRecallThreads : kRecallThreads;
-  static constexpr bool kFetchesFour = kFour;  // some rows fetch aligned groups of four
-  static constexpr bool kKeeps = kKeeping;     // some rows keep selections
+  static constexpr bool kKeeps = kKeeping;  // some rows keep selections
   // Pieces of pages in flight. A recall for this step runs concurrently with attention, whose thread blocks take
   // 136,320 bytes of an SM's 228 KiB: 11 stages and the lists take 92,260; with 12, attention blocks would start only
   // after the recall ended (four sequences of 32,768 with 13 % corrections: 6.49 ms a step with 11, 6.69 with 12, 6.66
@@ -40,9 +39,6 @@ struct Missing {
   std::int32_t token;           // the unit's first token, in the pool
   std::uint16_t unit_at, slot;  // index in the selection; cache slot to fill
 };
-// Bit of Missing::unit_at: a neighbour of that unit, not the unit itself.
-constexpr int kNeighbour = 1 << 15, kFetchGranularity = 4;
-static_assert(kMaxKvSlots < kNeighbour && kKvPageTokens % kFetchGranularity == 0);
 
 constexpr std::uint16_t kLate = 0x8000;  // bit of Lists::slot: not a hit; kMaxKvSlots is smaller
 
@@ -61,29 +57,23 @@ __device__ __forceinline__ void signal(const RecallArgs& p, int row, int seq_slo
 
 // Shared memory of one (row, KV head): n_free cache slots of the third kind, max_listed selected units.
 struct Lists {
-  Missing* missing;      // [max_listed], with neighbours [n_free]: what is fetched
-  std::uint16_t* slot;   // [max_listed]: cache slot of each selected unit, | kLate
-  std::uint16_t* found;  // [max_listed], with neighbours: the selected units that miss
-  std::uint8_t* age;     // [n_free]: kInUse for slots that hold a selected unit
+  Missing* missing;     // [max_listed]: what is fetched
+  std::uint16_t* slot;  // [max_listed]: cache slot of each selected unit, | kLate
+  std::uint8_t* age;    // [n_free]: kInUse for slots that hold a selected unit
   struct Counters {
     int n_missing, n_replaced;
     int oldest, n_oldest;  // slots older than `oldest` are evicted, and n_oldest of that age
     int of_age[256];
     int2 of_warps[kMaxRecallThreads / kWarp];
-    int n_fetched, n_neighbours, n_never;  // with neighbours: slots whose unit was never selected
   } * counters;
-  static __host__ __device__ int max_fetched(const DeviceCache& s) {
-    return s.fetch > 1 && s.n_slots > s.max_listed ? s.n_slots : s.max_listed + 1;
-  }
   static __host__ __device__ std::size_t bytes(const DeviceCache& s) {
-    return static_cast<std::size_t>(s.n_slots) + static_cast<std::size_t>(max_fetched(s)) * sizeof(Missing) +
-           static_cast<std::size_t>(s.max_listed + 1) * sizeof(std::uint16_t) * (s.fetch > 1 ? 2 : 1);
+    return static_cast<std::size_t>(s.n_slots) +
+           static_cast<std::size_t>(s.max_listed + 1) * (sizeof(Missing) + sizeof(std::uint16_t));
   }
-  __device__ Lists(std::uint8_t* memory, const DeviceCache& s, bool four, Counters* counters)
+  __device__ Lists(std::uint8_t* memory, const DeviceCache& s, Counters* counters)
       : missing(reinterpret_cast<Missing*>(memory)), counters(counters) {
-    slot = reinterpret_cast<std::uint16_t*>(missing + (four ? max_fetched(s) : s.max_listed + 1));
-    found = slot + s.max_listed + 1;
-    age = reinterpret_cast<std::uint8_t*>(four ? found + s.max_listed + 1 : found);
+    slot = reinterpret_cast<std::uint16_t*>(missing + s.max_listed + 1);
+    age = reinterpret_cast<std::uint8_t*>(slot + s.max_listed + 1);
   }
 };
 
@@ -98,7 +88,6 @@ struct Item {
   bool again;              // and listed already
   int fixed, n_free;       // cache slots
   int now;                 // last-used stamp of this step: the length, or the selection's number
-  bool together;           // neighbours are fetched too
   bool newest_first;       // the window is listed from the newest token
 };
 
@@ -133,7 +122,6 @@ __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots
   it.region = K::kPages ? page_region(r.plan, it.length) : region_of(p.s, r.plan, p.slot_layer, r.seq_slot, it.length);
   it.fixed = it.region.first + window_slots(r.plan);
   it.n_free = p.s.n_slots - it.fixed;
-  it.together = K::kFetchesFour && r.plan.units.fetch == kFetchGranularity;
   it.newest_first = !K::kPages && p.s.index.lists.max_units > 0 && r.plan.schedule != ScheduleKind::kNone;
   it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.selection.n[it.from][it.index]);
   if (!keeps<K>(r)) return;

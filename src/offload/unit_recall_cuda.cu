@@ -8,8 +8,7 @@
 // Resources  Recall for the next step overlaps the GEMMs of this step, whose thread blocks leave 10,240 registers and
 // 47 KiB of shared memory on each SM. Recall stays below that; otherwise GEMM blocks would wait for it. One thread
 // moves pages, with bulk copies from host memory to shared memory and from there to cache slots. Tokens are so small
-// that issuing each copy would dominate, so warps load eight at once. With a token its neighbours may be fetched
-// (SelectionPlan::Units::fetch): four aligned tokens are contiguous in their page and get a cache slot each.
+// that issuing each copy would dominate, so warps load eight at once.
 //
 // Code size  Features cost registers and instructions whether used or not, so each kind of recall is its own
 // instantiation, and loops of one or two iterations are not unrolled (32 KB of instructions for pages, 62 otherwise).
@@ -31,19 +30,11 @@ constexpr int kRecallPiece = kBulkBytes;
 constexpr int kRecallPiece = kPieceBytes;
 #endif
 
-// Tests: simulates a slow link.
-__device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
-  if (p.s.delay_us <= 0) return;
-  const std::uint32_t injected =
-      hash_random(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index));
-  spend(injected % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
-}
-
 // Fetches tokens out of the pages, one by one, by `warp` of n_warps warps.
 template <typename K>
 __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const Item& item, const Lists& lists, std::byte* base,
                                              int warp, int n_warps) {
-  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters);
+  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = lists.counters->n_missing;
   const auto from = [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; };
   const auto to = [&](int i) { return base + lists.missing[i].slot * bytes; };
   if constexpr (K::kCodes) {
@@ -59,7 +50,7 @@ template <typename K>
 __device__ __forceinline__ void fetch_newest(const RecallArgs& p, const RowOfSlots& r, const Item& item,
                                              const Lists& lists, std::byte* base) {
   if (item.region.last < r.length) return;
-  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = n_fetched<K>(item, *lists.counters),
+  const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = lists.counters->n_missing,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   __syncthreads();
   const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, r.length - 1);
@@ -115,7 +106,7 @@ template <typename K>
 __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8 : 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring of stages, then lists
   __shared__ Lists::Counters counters;
-  const Lists lists(memory + K::kRingBytes, p.s, K::kFetchesFour, &counters);
+  const Lists lists(memory + K::kRingBytes, p.s, &counters);
 #if __CUDA_ARCH__ >= 900
   __shared__ std::uint64_t barriers[K::kStages];
   BulkCopies<K::kStages> copies{shared_address(memory), shared_address(barriers)};
@@ -170,7 +161,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     };
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      if (n > 0) delay_copies(p, item);
       copies.piece_bytes = bytes;
       copies.run(n, source, target);
       asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -184,7 +174,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       }
     }
 #else
-    if (n > 0) delay_copies(p, item);
     for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i), bytes);
     commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
     __syncthreads();
@@ -198,7 +187,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
 // listed without that step's token, whose page may have no block yet.
 template <SelectWhen kWhen>
 __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
-  using Listed = RecallOf<1, kWhen, false, kWhen == SelectWhen::kNow>;
+  using Listed = RecallOf<1, kWhen, kWhen == SelectWhen::kNow>;
   launch_dependents();
   grid_dependency_wait();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
@@ -241,27 +230,25 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
 }
 
 // Kept selections are never fetched for the next step.
-template <int kTokens, SelectWhen kWhen, bool kFour, bool kCodes = false>
+template <int kTokens, SelectWhen kWhen, bool kCodes = false>
 void launch_kind(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if constexpr (kWhen == SelectWhen::kNow) {
     if (args.s.selection.kept != nullptr) {
-      launch_recall<RecallOf<kTokens, kWhen, kFour, true, kCodes>>(args, max_blocks, context);
+      launch_recall<RecallOf<kTokens, kWhen, true, kCodes>>(args, max_blocks, context);
       return;
     }
   }
-  launch_recall<RecallOf<kTokens, kWhen, kFour, false, kCodes>>(args, max_blocks, context);
+  launch_recall<RecallOf<kTokens, kWhen, false, kCodes>>(args, max_blocks, context);
 }
 
 template <SelectWhen kWhen>
 void launch_units(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if (args.s.unit_tokens == kKvPageTokens) {
-    launch_kind<kKvPageTokens, kWhen, false>(args, max_blocks, context);
+    launch_kind<kKvPageTokens, kWhen>(args, max_blocks, context);
   } else if (args.s.codes == KvCodes::kNone) {
-    args.s.fetch > 1 ? launch_kind<1, kWhen, true>(args, max_blocks, context)
-                     : launch_kind<1, kWhen, false>(args, max_blocks, context);
+    launch_kind<1, kWhen>(args, max_blocks, context);
   } else {
-    args.s.fetch > 1 ? launch_kind<1, kWhen, true, true>(args, max_blocks, context)
-                     : launch_kind<1, kWhen, false, true>(args, max_blocks, context);
+    launch_kind<1, kWhen, true>(args, max_blocks, context);
   }
 }
 

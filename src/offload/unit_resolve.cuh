@@ -46,69 +46,8 @@ __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
     const int at = age > oldest ? wanted - 1 - before.x++ : before.y++;
     if (age == oldest && at >= n_oldest) continue;
     lists.missing[at].slot = static_cast<std::uint16_t>(i);
-    const int unit_at = lists.missing[at].unit_at;
-    if (!K::kFetchesFour || (unit_at & kNeighbour) == 0) lists.slot[unit_at] = static_cast<std::uint16_t>(i) | kLate;
+    lists.slot[lists.missing[at].unit_at] = static_cast<std::uint16_t>(i) | kLate;
   }
-}
-
-// Adds neighbours to the missing tokens (Lists::found; slot_of of each is -2 - its index in the selection): candidates
-// in the same aligned group of four that are in no cache slot, as long as there are cache slots whose unit was never
-// selected. Units that were selected once are likelier to be selected again, so they are not evicted for neighbours.
-// The thread with the first miss of a group writes all of them, adjacent, so that one warp loads them.
-template <typename K>
-__device__ void find_fetch_group(const RecallArgs& p, const Item& item, const Lists& lists) {
-  Lists::Counters& c = *lists.counters;
-  const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
-  const std::int32_t* slot_of = slots_of_units<K>(p, item);
-  const int room = max(0, min(c.n_never - c.n_missing, item.n_free - item.n));
-  for (int k = threadIdx.x; k < c.n_missing; k += K::kThreads) {
-    const int unit = selected_ids[lists.found[k]], first = unit / kFetchGranularity * kFetchGranularity;
-    const int4 four = *reinterpret_cast<const int4*>(slot_of + first);  // rows are aligned to a page
-    const int slot[kFetchGranularity] = {four.x, four.y, four.z, four.w};
-    int n_selected = 0, n_others = 0;
-    bool leads = true;
-#pragma unroll
-    for (int i = 0; i < kFetchGranularity; ++i) {
-      leads = leads && (first + i >= unit || slot[i] >= -1);
-      n_selected += slot[i] < -1;
-      n_others += slot[i] == -1 && first + i >= item.region.first && first + i < item.region.last;
-    }
-    if (!leads) continue;
-    n_others = max(0, min(n_others, room - atomicAdd(&c.n_neighbours, n_others)));
-    int at = atomicAdd(&c.n_fetched, n_selected + n_others);
-    const std::int32_t token = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, first);
-#pragma unroll
-    for (int i = 0; i < kFetchGranularity; ++i) {
-      if (slot[i] < -1) {
-        lists.missing[at++] = {token + i, static_cast<std::uint16_t>(-2 - slot[i]), 0};
-      } else if (n_others > 0 && slot[i] == -1 && first + i >= item.region.first && first + i < item.region.last) {
-        lists.missing[at++] = {token + i, static_cast<std::uint16_t>(lists.found[k] | kNeighbour), 0};
-        --n_others;
-      }
-    }
-  }
-  __syncthreads();
-}
-
-// Ages with neighbours: units that were never selected are the oldest.
-__device__ __forceinline__ void update_last_used(const Item& item, const Lists& lists, const std::int32_t* last_used,
-                                                 int n_threads) {
-  Lists::Counters& c = *lists.counters;
-  if (threadIdx.x == 0) c.n_fetched = c.n_neighbours = c.n_never = 0;
-  __syncthreads();
-  int n_never = 0;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < item.n_free; i += n_threads) {
-    const std::int32_t at = last_used[i];
-    n_never += at < 0;
-    lists.age[i] = static_cast<std::uint8_t>(at < 0 ? kOldest : min(item.now - at, kOldest - 1));
-  }
-  n_never = __reduce_add_sync(~0u, n_never);
-  if (threadIdx.x % kWarp == 0) atomicAdd(&c.n_never, n_never);
-}
-template <typename K>
-__device__ __forceinline__ int n_fetched(const Item& item, const Lists::Counters& c) {
-  return K::kFetchesFour && item.together ? c.n_fetched : c.n_missing;
 }
 
 // Finds hits and assigns cache slots to misses. Independent loads are issued first, together: each has a latency of 0.5
@@ -120,13 +59,9 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
   const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = slots_of_units<K>(p, item);
   const std::int32_t* last_used = p.s.slots.last_used + item.index * p.s.n_slots + item.fixed;
-  if (K::kFetchesFour && item.together) {
-    update_last_used(item, lists, last_used, K::kThreads);
-  } else {
 #pragma unroll 4
-    for (int i = tid; i < item.n_free; i += K::kThreads)
-      lists.age[i] = static_cast<std::uint8_t>(min(item.now - last_used[i], kOldest));
-  }
+  for (int i = tid; i < item.n_free; i += K::kThreads)
+    lists.age[i] = static_cast<std::uint8_t>(min(item.now - last_used[i], kOldest));
   if (tid == 0) c.n_missing = c.n_replaced = 0;
   __syncthreads();
   constexpr int kAtOnce = K::kPages ? 1 : K::kNow ? 2 : 8;
@@ -146,20 +81,14 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
       if (slot[k] >= 0) {
         lists.slot[i] = static_cast<std::uint16_t>(slot[k]);
         if (lists.age[slot[k]] > 1) atomicAdd(&c.n_replaced, 1);
-        if (K::kFetchesFour && item.together && lists.age[slot[k]] == kOldest) atomicSub(&c.n_never, 1);
         lists.age[slot[k]] = kInUse;
-      } else if (K::kFetchesFour && item.together) {
-        lists.found[atomicAdd(&c.n_missing, 1)] = static_cast<std::uint16_t>(i);
-        slot_of[unit[k]] = -2 - i;
       } else {
         lists.missing[atomicAdd(&c.n_missing, 1)] = {token[k], static_cast<std::uint16_t>(i), 0};
       }
     }
   }
   __syncthreads();
-  if (K::kFetchesFour && item.together) find_fetch_group<K>(p, item, lists);
-  const int n = n_fetched<K>(item, c);
-  if (n > 0) assign_slots<K>(item, lists, n);
+  if (c.n_missing > 0) assign_slots<K>(item, lists, c.n_missing);
   __syncthreads();
 }
 
@@ -192,13 +121,11 @@ __device__ void list_again(const RecallArgs& p, const Item& item) {
 }
 
 // One thread: counts what resolve() found.
-template <typename K>
-__device__ void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
+__device__ inline void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, item.seq_slot)];
   if (!item.again) add_count(counts.selected, item.attended);
   add_count(counts.missing, c.n_missing);
   add_count(counts.replaced, c.n_replaced + c.n_missing);
-  if (K::kFetchesFour && item.together) add_count(counts.neighbours, c.n_fetched - c.n_missing);
 }
 
 // Commits what resolve() decided to the tables. Called by `lane` of n_lanes threads.
@@ -208,19 +135,15 @@ __device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists&
   const std::int64_t slots = item.index * p.s.n_slots;
   const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = slots_of_units<K>(p, item);
-  const int fetched = n_fetched<K>(item, *lists.counters);
+  const int missing = lists.counters->n_missing;
 #pragma unroll 1
-  for (int i = lane; i < fetched; i += n_lanes) {
+  for (int i = lane; i < missing; i += n_lanes) {
     const Missing m = lists.missing[i];
-    const bool neighbour = K::kFetchesFour && (m.unit_at & kNeighbour) != 0;
     const std::int64_t slot = slots + item.fixed + m.slot;
-    int unit = selected_ids[K::kFetchesFour ? m.unit_at & ~kNeighbour : m.unit_at];
-    const int before = p.s.slots.unit_of[slot];
-    if (neighbour) unit = unit / kFetchGranularity * kFetchGranularity + m.token % kFetchGranularity;
+    const int unit = selected_ids[m.unit_at], before = p.s.slots.unit_of[slot];
     if (before >= 0) slot_of[before] = -1;  // no longer cached; it is not in the selection
     slot_of[unit] = m.slot;
     p.s.slots.unit_of[slot] = unit;
-    if (neighbour) p.s.slots.last_used[slot] = -1;  // fetched, never selected
   }
   std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
@@ -241,7 +164,7 @@ __device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists&
     if (lane == 0) p.s.selection.n[1][item.index] = item.n;
   }
   list_window(p, item, lane, n_lanes);
-  if (lane == 0) count_found<K>(p, item, *lists.counters);
+  if (lane == 0) count_found(p, item, *lists.counters);
 }
 
 }  // namespace mneme::cuda::recall

@@ -85,8 +85,6 @@ void check_layer_selection(const Recipe& r, std::vector<std::string>& reasons) {
     reasons.push_back("index=representative is made from windows of queries: use prefill=window:N");
   if (!std::holds_alternative<EveryStep>(stage.schedule))
     reasons.push_back("index=representative is scored with the current query: use schedule=every_step");
-  if (stage.probe != Probe::kCurrentQuery)
-    reasons.push_back("index=representative is scored with the current query: use probe=current");
   if (r.recent < 1)
     reasons.push_back("index=representative needs recent tokens: their attention is what it is made of");
 }
@@ -173,11 +171,8 @@ void plan_schedule(const Schedule& schedule, SelectionPlan& plan) {
 
 void plan_selection(const DecodeStage& stage, const MethodShape& shape, SelectionPlan& plan) {
   plan_schedule(stage.schedule, plan);
-  plan.scores = {.pool = stage.pool,
-                 .probe = stage.probe,
-                 .alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale,
-                 .domain = stage.domain};
-  if (const auto* bits = std::get_if<OneBit>(&stage.index)) plan.scores.page_score = bits->page_score;
+  plan.scores = {
+      .pool = stage.pool, .alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale, .domain = stage.domain};
   if (const auto* set = std::get_if<CentroidSet>(&stage.index)) plan.scores.rank = set->k;
   if (const auto* sketch = std::get_if<Sketch>(&stage.index)) plan.scores.rank = sketch->rank;
   if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan.scores.by_size = centroid->by_size;
@@ -185,7 +180,6 @@ void plan_selection(const DecodeStage& stage, const MethodShape& shape, Selectio
   if (const auto* top_p = std::get_if<TopP>(&stage.cutoff)) plan.top_p = std::min(top_p->p, 1.0f);
   plan.scope = stage.select;
   plan.hold = stage.hold;
-  plan.units.fetch = stage.unit_fetch;
 }
 
 // One selection for all heads of a layer.
@@ -237,7 +231,6 @@ void plan_decode(Plan& plan) {
   plan_selection(stage, plan.shape, plan.selection);
   plan.selection.scores.index = made.kind;
   plan.unit = std::holds_alternative<PageUnit>(stage.units.prompt) ? UnitKind::kPage : UnitKind::kToken;
-  if (const auto* scan = std::get_if<TwoLevelScan>(&stage.scan)) plan.two_level = *scan;
   if (const ClusterUnit* clusters = cluster_unit_of(stage)) {
     plan.unit = UnitKind::kList;
     plan.lists =
@@ -324,8 +317,6 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   }
   check_layer_selection(r, reasons);
   const DecodeStage& stage = *r.decode;
-  if (stage.unit_fetch != 1 && unit_tokens(stage.units.prompt) != 1)
-    reasons.push_back("a page comes as a whole: unit_fetch goes with unit=token or unit=cluster:N");
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");
@@ -337,7 +328,6 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
   check_summaries(r, reasons);
   check_domain(r, reasons);
-  check_scan(r, reasons);
   check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage).index;
   const RegionRules rules = rules_of(r, index.get());

@@ -88,14 +88,13 @@ struct Plan {
   bool everything = true;  // attend all stored tokens in every layer
   RegionRules rules;
   UnitKind unit = UnitKind::kToken;
-  std::optional<ListPlan> lists;          // of UnitKind::kList
-  std::vector<bool> dense;                // by layer; those with the model's own window are
-  std::vector<std::uint8_t> full_heads;   // FullHeads::full; empty: none
-  std::unique_ptr<UnitIndex> index;       // null: no selection
-  SelectionPlan selection;                // read by kernels, too
-  std::optional<TwoLevelScan> two_level;  // absent: all candidates are scored in full
-  std::optional<PrefillWindow> window;    // windowed prefill
-  std::optional<NormRule> norm;           // the prompt sets the budgets of its layers
+  std::optional<ListPlan> lists;         // of UnitKind::kList
+  std::vector<bool> dense;               // by layer; those with the model's own window are
+  std::vector<std::uint8_t> full_heads;  // FullHeads::full; empty: none
+  std::unique_ptr<UnitIndex> index;      // null: no selection
+  SelectionPlan selection;               // read by kernels, too
+  std::optional<PrefillWindow> window;   // windowed prefill
+  std::optional<NormRule> norm;          // the prompt sets the budgets of its layers
   std::optional<DropPlan> drop;
   std::int32_t observed_rows = 0;  // rows at the end of a prefill whose attention `norm` and `drop` look at
   KeyBasis key_basis = KeyBasis::kPostRope;

@@ -110,7 +110,6 @@ std::string form_of(const Recipe& recipe) {
   const auto plan = compile(recipe, kAnyShape);
   const std::string_view form = form_name(device_form(*plan));
   const char* reason = host_reason(*plan);
-  if (plan->two_level && reason == nullptr) return fmt::format("{}, with a flat scan", form);
   return reason == nullptr ? std::string(form) : fmt::format("{}: {}", form, cell(reason));
 }
 
@@ -122,15 +121,12 @@ std::string devices_table() {
       "quest:unit=page:32",
       "quest:pool=none",
       "quest:index=cuboid",
-      "quest:probe=previous_layer",
       "freekv:unit=page:16",
       "freekv:index=cuboid",
       "freekv:index=one_bit",
       "freekv:pool=meanQ",
       "freekv:index=keys",
       "freekv:gate=mass",
-      "mneme:scan=two_level",
-      "freekv:scan=two_level",
       "fier:pool=none",
       "fier:schedule=boundary",
       "quest:select=layer",

@@ -99,7 +99,6 @@ const char* reason_of_lists(const Plan& plan) {
   if (weighs_attention(plan)) return "clusters weighed against sinks and window (domain=candidates)";
   if (index_of(plan) != EntryKind::kCentroid) return "clusters by boxes (index=centroid)";
   if (plan.lists->partition.block > kDeviceClusterTokens) return "clusters of more than 8,192 tokens (block=8192)";
-  if (plan.selection.scores.probe != Probe::kCurrentQuery) return "clusters by another query (probe=current)";
   if (!pools_group(plan)) return "clusters without pooled scores (pool=meanS)";
   return nullptr;
 }
@@ -127,13 +126,12 @@ const char* host_reason(const Plan& plan) {
   return nullptr;
 }
 
-DeviceForm device_form(const Plan& plan, bool unfused) {
+DeviceForm device_form(const Plan& plan) {
   if (host_reason(plan) != nullptr) return DeviceForm::kHost;
   if (plan.attend != Attend::kRegions || !plan.selects()) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || !has_fused_head_dim(plan)) return DeviceForm::kUnfused;
-  if (!takes_the_best(plan) || !pools_group(plan) || plan.selection.scores.probe != Probe::kCurrentQuery)
-    return DeviceForm::kUnfused;
+  if (!has_fused_head_dim(plan)) return DeviceForm::kUnfused;
+  if (!takes_the_best(plan) || !pools_group(plan)) return DeviceForm::kUnfused;
   const bool fused = std::any_of(
       std::begin(kFusedSelections), std::end(kFusedSelections),
       [&](const FusedSelection& f) { return f.covers(plan) && (f.weighs_attention || !weighs_attention(plan)); });

@@ -13,7 +13,7 @@ namespace mneme {
 enum class DeviceForm : std::uint8_t {
   kPlain,    // attends all stored tokens, or a window
   kFused,    // selects by a kernel of fused_selections()
-  kUnfused,  // selects by score, pool and top-k kernels that take any index, pool, probe and schedule
+  kUnfused,  // selects by score, pool and top-k kernels that take any index, pool and schedule
   kHost,     // host_reason(): the device multiplies, the host selects and attends
 };
 
@@ -35,8 +35,7 @@ std::span<const FusedSelection> fused_selections();
 // attends (src/model/cuda/host_attention.h), as it does for prompts with a marked question.
 const char* host_reason(const Plan& plan);
 
-// unfused: the unfused selection also where a fused one covers the plan, for tests and benchmarks.
-DeviceForm device_form(const Plan& plan, bool unfused = false);
+DeviceForm device_form(const Plan& plan);
 
 // Whether units are attended token by token: single tokens, lists, pages of another size than 32, and pages whose index
 // has groups of more tokens.

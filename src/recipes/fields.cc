@@ -146,20 +146,6 @@ const std::vector<FieldAccess>& table() {
       names("order",
             "keys and values of clusters and segments: in the sequence's pages, or in a copy too, unit after unit",
             kClusterOrder, &DecodeStage::order, kOrders),
-      FieldAccess{{.name = "unit_fetch",
-                   .values = "1 | 4",
-                   .meaning = "tokens that come to a device at once from the host's memory: the one that is missing, "
-                              "or its aligned four",
-                   .kind = FieldKind::kInteger},
-                  [](Recipe& r, std::string_view k, std::string_view v) {
-                    if (v != "1" && v != "4") bad_value(k, v, "1 or 4");
-                    decode_of(r, k).unit_fetch = v == "4" ? 4 : 1;
-                  },
-                  [](const Recipe& r) {
-                    if (!r.decode || (unit_tokens(r.decode->units.prompt) != 1 && r.decode->unit_fetch == 1))
-                      return std::string();
-                    return std::to_string(r.decode->unit_fetch);
-                  }},
       FieldAccess{{.name = "index",
                    .values = std::string(index_values()),
                    .meaning = "what is stored of a unit's keys to score it",
@@ -188,7 +174,6 @@ const std::vector<FieldAccess>& table() {
       names("levels", "the two values that a 1-bit key may take", kOneBit, &OneBit::levels, kLevels),
       names("by_size", "index=centroid: a unit of n tokens scores as n tokens with its centroid for a key", kCentroid,
             &Centroid::by_size, kFlags),
-      names("probe", "the query that is scored", kDecode, &DecodeStage::probe, kProbes),
       names("pool", "how the query heads of a KV head decide together", kDecode, &DecodeStage::pool, kPools),
       number("top", "keys", "keys that stand for a unit, by query head: those that received most attention",
              kRepresentative, &Representative::top, 1, 4096),
@@ -214,19 +199,6 @@ const std::vector<FieldAccess>& table() {
       names("alpha", "scale of scores before a softmax", kDecode, &DecodeStage::alpha, kAlphas),
       names("domain", "what a softmax of scores normalises over: the units that may be selected; sinks and window too",
             kDecode, &DecodeStage::domain, kDomains),
-      FieldAccess{{.name = "scan",
-                   .values = "flat | two_level",
-                   .meaning = "index=sketch:R or box, of pages: whether all pages are scored in full, or in long "
-                              "contexts those that score best by a coarse score",
-                   .kind = FieldKind::kName},
-                  [](Recipe& r, std::string_view k, std::string_view v) { parse_scan(k, v, decode_of(r, k).scan); },
-                  [](const Recipe& r) {
-                    return std::string(!r.decode ? "" : two_level_of(r) ? "two_level" : "flat");
-                  }},
-      number("scan_share", "0 to 1", "scan=two_level: share of the pages that is scored in full", kTwoLevel,
-             &TwoLevelScan::share, 0.0f, 1.0f),
-      number("scan_from", "tokens", "scan=two_level: all pages are scored in full until the candidates hold more",
-             kTwoLevel, &TwoLevelScan::from, 0, kMaxTokens),
       FieldAccess{
           {.name = "schedule",
            .values = "every_step | speculative | boundary",
@@ -263,8 +235,6 @@ const std::vector<FieldAccess>& table() {
       names("answer",
             "with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window",
             kSegments, &SegmentUnit::clustered, kAnswers),
-      names("page_score", "index=one_bit: a page scores the mean or the log-sum-exp of its tokens", kOneBit,
-            &OneBit::page_score, kPageScores),
       names("open_group",
             "index=one_bit: tokens of the group that is not complete are always attended, or are candidates with exact "
             "scores",

@@ -225,23 +225,6 @@ ClusterUnit& clusters_of(Recipe& r, std::string_view key) {
   return block_of<ClusterUnit>(decode_of(r, key).units.prompt, r, key, "unit=cluster:N");
 }
 
-TwoLevelScan& two_level_of(Recipe& r, std::string_view key) {
-  return block_of<TwoLevelScan>(decode_of(r, key).scan, r, key, "scan=two_level");
-}
-
-const TwoLevelScan* two_level_of(const Recipe& r) {
-  return r.decode ? std::get_if<TwoLevelScan>(&r.decode->scan) : nullptr;
-}
-
-void parse_scan(std::string_view key, std::string_view value, Scan& scan) {
-  if (value != "flat" && value != "two_level") bad_value(key, value, "flat or two_level");
-  if (value == "flat") {
-    scan = FlatScan{};
-  } else if (!std::holds_alternative<TwoLevelScan>(scan)) {
-    scan = TwoLevelScan{};
-  }
-}
-
 void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule) {
   if (value == "every_step") return set_schedule<EveryStep>(schedule);
   if (value == "speculative") return set_schedule<Speculative>(schedule);

@@ -44,7 +44,6 @@ inline constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Na
 inline constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
 inline constexpr std::array kDomains = {Name{"candidates", Domain::kCandidates}, Name{"attention", Domain::kAttention}};
 inline constexpr std::array kAnswers = {Name{"segments", false}, Name{"clusters", true}};
-inline constexpr std::array kPageScores = {Name{"mean", PageScore::kMean}, Name{"lse", PageScore::kLogSumExp}};
 inline constexpr std::array kOpenGroups = {Name{"attend", false}, Name{"score", true}};
 inline constexpr std::array kSimilarities = {Name{"cosine", Similarity::kCosine}, Name{"dot", Similarity::kDot}};
 inline constexpr std::array kQuestionIn = {Name{"prefill", false}, Name{"all", true}};
@@ -52,8 +51,6 @@ inline constexpr std::array kSelects = {Name{"kv_head", SelectScope::kKvHead}, N
 inline constexpr std::array kEpsOf = {Name{"domain", false}, Name{"attended", true}};
 inline constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{"in_cache", Positions::kInCache},
                                           Name{"one_angle", Positions::kOneAngle}};
-inline constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery},
-                                       Name{"previous_layer", Probe::kPreviousLayer}};
 inline constexpr std::array kMatches = {Name{"mean", KeyMatch::kMean}, Name{"best", KeyMatch::kBest}};
 inline constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition},
                                       Name{"mass_var", Rank::kMassVariance}, Name{"stamp", Rank::kStamp}};
@@ -141,9 +138,6 @@ void set_schedule(Schedule& schedule) {
   if (!std::holds_alternative<S>(schedule)) schedule = S{};
 }
 
-TwoLevelScan& two_level_of(Recipe& r, std::string_view key);
-const TwoLevelScan* two_level_of(const Recipe& r);
-void parse_scan(std::string_view key, std::string_view value, Scan& scan);
 void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule);
 std::string print_schedule(const Schedule& schedule);
 const OneBit* one_bit_of(const Recipe& r);

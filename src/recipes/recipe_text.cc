@@ -40,7 +40,6 @@ std::string unread_settings(const Recipe& r) {
     const auto* share = std::get_if<EntropyShare>(&r.decode->cutoff);
     add("cutoff", share == nullptr ? "constant" : share->reversed ? "reversed" : "entropy");
     add("order", r.decode->order == Order::kUnit ? "unit" : "token");
-    add("unit_fetch", r.decode->unit_fetch);
   }
   return list;
 }

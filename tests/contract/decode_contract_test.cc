@@ -35,9 +35,6 @@ constexpr Method kMethods[] = {
     {"oracle", "unit=page:16,sink=16,recent=16"},
     {"oracle", "pool=none,sink=0,recent=0"},
     {"quest", "dense=0"},
-    {"quest", "unit=page:4,scan=two_level,scan_from=0,dense=none"},
-    {"quest", "unit=page:1,recent=0,scan=two_level,scan_from=100,pool=none"},
-    {"freekv", "unit=page:4,sink=8,recent=16,scan=two_level,scan_from=40,scan_share=0.5"},
     {"quest", "pool=none,dense=none"},
     {"quest", "unit=page:8,pool=meanS,alpha=1"},
     {"quest", "unit=page:1,recent=0"},
@@ -51,13 +48,11 @@ constexpr Method kMethods[] = {
     {"freekv", "unit=page:8,sink=8,recent=16,pool=maxQK"},
     {"freekv", "unit=page:8,sink=8,recent=16,pool=meanQK"},
     {"freekv", "unit=page:8,sink=8,recent=16,pool=none"},
-    {"freekv", "unit=page:8,sink=8,recent=16,probe=previous_layer,dense=none"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,dense=none"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.2,pool=maxS"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.01,pool=meanQK,alpha=1"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.4,pool=maxQK"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.1,pool=none"},
-    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.1,pool=maxQ,probe=previous_layer,dense=none"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=-1"},
     {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=1"},
     {"freekv", "index=keys,unit=token,sink=2,recent=7,gate=mass,eps=0.1"},
@@ -90,9 +85,7 @@ constexpr Method kMoreMethods[] = {
     {"mneme", "unit=page:8,sink=8,recent=16,dense=1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=centroids:2,domain=attention,eps=0.1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,schedule=every_step,domain=candidates,pool=maxQK"},
-    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,scan=two_level,scan_from=40"},
-    {"mneme",
-     "unit=page:8,sink=8,recent=16,index=sketch:4,scan=two_level,scan_from=0,scan_share=0.6,schedule=every_step"},
+    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,schedule=every_step"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=moments,gate=cosine,domain=candidates,pool=meanQ"},
     {"mneme", "unit=token,sink=3,recent=0,index=sketch:6,schedule=every_step,domain=attention"},
     {"mneme", "unit=page:16,sink=16,recent=16,index=centroids:16,pool=none,domain=attention,eps=0.3,dense=none"},
@@ -106,7 +99,6 @@ constexpr Method kMoreMethods[] = {
     {"freekv", "unit=page:8,sink=8,recent=16,cutoff=top_p:0.9"},
     {"fier", "open_group=score,dense=none"},
     {"clusterkv", "unit=cluster:4,block=64,sink=4,recent=24,segment=12-12,answer=clusters,dense=none"},
-    {"fier", "unit=page:16,page_score=lse,dense=none"},
 };
 
 Recipe recipe_of(const Method& m, std::int32_t budget) {
@@ -198,8 +190,7 @@ TEST_P(DecodeContract, SelectsAndAttendsAsTheReference) {
         const bool sparse = !plan->dense_layer(l) && !region_at(plan->rules, n).everything && plan->selects();
         if (sparse) expect_lawful_units(*plan, *seq.method(), l, n);
         if (random) continue;  // the reference has no random numbers
-        const auto heads = reference[l].step(seq.cache(), seq.query(l).data(),
-                                             l > 0 ? seq.query(l - 1).data() : nullptr, expected.data());
+        const auto heads = reference[l].step(seq.cache(), seq.query(l).data(), expected.data());
         bool same = true;
         if (sparse)
           for (std::size_t s = 0; s < heads.size(); ++s) {

@@ -50,7 +50,7 @@ TEST_P(FullHeadsStep, AttendsAsTheReference) {
     for (std::int32_t l = 0; l < kLayers; ++l) {
       const DecodeRow row{.cache = &seq.cache(), .method = seq.method(), .q = seq.query(l).data(), .out = out.data()};
       attention.run(l, std::span(&row, 1), shape.attention());
-      const auto heads = reference[l].step(seq.cache(), seq.query(l).data(), nullptr, expected.data());
+      const auto heads = reference[l].step(seq.cache(), seq.query(l).data(), expected.data());
       if (l == 1)
         EXPECT_LE(heads[1].tokens.size(), 96u);
       else

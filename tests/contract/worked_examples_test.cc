@@ -55,7 +55,7 @@ class Example {
     const DecodeRow row{.cache = &cache_, .method = method_.get(), .q = q.data(), .out = out.data()};
     attention_.run(0, std::span(&row, 1), shape_.attention());
     const std::vector<std::int32_t> units = method_->layer(0).attended[0];
-    const auto heads = reference_->step(cache_, q.data(), nullptr, out.data());
+    const auto heads = reference_->step(cache_, q.data(), out.data());
     EXPECT_EQ(heads[0].units, units) << "the reference selected otherwise";
     attended_ = heads[0].tokens;
     if (method_->keeps_tokens(0)) {

@@ -32,8 +32,8 @@ struct Setup {
   std::int32_t page = 0;          // nonzero: units are pages of this size by their boxes, attended token by token
   std::int32_t largest = 0;       // nonzero: units are lists, segments of at most this many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
-  bool slots = true;                  // false: tokens are attended in their pages
-  std::int32_t spare = 2, fetch = 1;  // cache slots beyond one selection; SelectionPlan::Units::fetch
+  bool slots = true;       // false: tokens are attended in their pages
+  std::int32_t spare = 2;  // cache slots beyond one selection
   DType dtype = DType::kBF16;
   ScheduleKind schedule = ScheduleKind::kEveryStep;
   Pool pool = Pool::kMaxQk;
@@ -93,7 +93,6 @@ struct World {
     v.max_pages = s.max_pages;
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
-    v.fetch = s.fetch;
     if (s.page > 0) v.select_tokens = s.page;
     const auto heads = static_cast<std::size_t>(s.seq_slots * s.kv_heads),
                pages = static_cast<std::size_t>(s.max_pages), slots = static_cast<std::size_t>(v.n_slots),
@@ -173,8 +172,7 @@ struct World {
                       .select_tokens = std::max(s.page, 1),
                       .entry_tokens = s.page > 0           ? s.page
                                       : s.group_tokens > 0 ? s.group_tokens
-                                                           : s.unit(),
-                      .fetch = s.fetch},
+                                                           : s.unit()},
             .region = {.budget = s.budget, .sink = s.sink, .recent = s.recent, .n_select = s.n_select()},
             .scores = {.index = s.scored, .own_arrays = s.own_arrays, .pool = s.pool, .alpha = 0.125f},
             .gate = {.kind = s.gate, .tau = s.tau, .eps = s.eps, .of_attended = s.of_attended},

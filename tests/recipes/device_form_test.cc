@@ -41,7 +41,6 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"quest:pool=none", 128, DeviceForm::kUnfused},
                                                {"quest", 80, DeviceForm::kUnfused},
                                                {"quest:unit=page:32", 128, DeviceForm::kFused},
-                                               {"quest:unit=page:32,probe=previous_layer", 128, DeviceForm::kUnfused},
                                                {"fier", 64, DeviceForm::kFused},
                                                {"fier:pool=maxQ", 64, DeviceForm::kUnfused},
                                                {"fier:schedule=boundary", 64, DeviceForm::kUnfused},
@@ -59,7 +58,6 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"mneme", 96, DeviceForm::kUnfused},
                                                {"mneme:unit=page:16,sink=32", 128, DeviceForm::kUnfused},
                                                {"mneme:pool=meanQ,domain=candidates", 128, DeviceForm::kUnfused},
-                                               {"mneme:probe=previous_layer", 128, DeviceForm::kUnfused},
                                                {"mneme:index=centroids:4", 128, DeviceForm::kUnfused},
                                                {"mneme:index=sketch:12", 128, DeviceForm::kFused},
                                                {"mneme:index=sketch:17", 128, DeviceForm::kUnfused},
@@ -68,25 +66,6 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"mneme:select=layer,schedule=every_step", 128, DeviceForm::kUnfused},
                                                {"actqkv", 128, DeviceForm::kFused}}) {
     EXPECT_EQ(device_form(*plan_of(recipe, head_dim)), form) << recipe << ", " << head_dim;
-    if (form == DeviceForm::kFused && !plan_of(recipe, head_dim)->lists &&
-        !plan_of(recipe, head_dim)->layer_selection) {
-      EXPECT_EQ(device_form(*plan_of(recipe, head_dim), true), DeviceForm::kUnfused) << recipe;
-    }
-  }
-}
-
-TEST(DeviceForm, TwoLevelsAreOfPagesByBoxesAndSketches) {
-  EXPECT_TRUE(check_recipe(parse_recipe("mneme:scan=two_level")).empty());
-  EXPECT_TRUE(check_recipe(parse_recipe("quest:unit=page:16,scan=two_level")).empty());
-  for (const auto& [recipe, reason] : {std::pair{"mneme:scan=two_level,index=centroids:8", "this index has one level"},
-                                       {"freekv:index=cuboid,scan=two_level", "this index has one level"},
-                                       {"fier:index=sketch:12,scan=two_level", "scan=two_level is of pages"},
-                                       {"mneme:scan=two_level,schedule=boundary", "may need every page"},
-                                       {"quest:scan=two_level,select=layer", "use select=kv_head"}}) {
-    const auto reasons = check_recipe(parse_recipe(recipe));
-    EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [&](const std::string& r) {
-      return r.find(reason) != r.npos;
-    })) << recipe;
   }
 }
 
@@ -129,7 +108,6 @@ TEST(DeviceForm, TheHostAttendsWhatNoKernelDoes) {
   for (const auto& [recipe, words] : {std::pair{"louiskv:index=box", "index=centroid"},
                                       {"louiskv:index=cuboid", "index=centroid"},
                                       {"louiskv:block=10000", "block=8192"},
-                                      {"louiskv:probe=previous_layer", "probe=current"},
                                       {"louiskv:domain=attention", "domain=candidates"},
                                       {"louiskv:pool=maxQ", "pool=meanS"},
                                       {"louiskv:pool=none", "pool=meanS"},

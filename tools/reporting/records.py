@@ -66,7 +66,6 @@ RECORDS = {
         "its units",
         [f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
          "--kv-method window,freekv,quest:unit=page:32",
-         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 --unfused --kv-method freekv",
          f"{DECODE} --depth 131072 -n 40 --kv-store host --turnover 0.2 --kv-method window,fier,quest"]),
     "m9-open-h200": (
         "Methods whose steps on the device are to come down, llama-3.1-8b and llama-2-7b shapes in bf16 with random "
@@ -85,7 +84,6 @@ RECORDS = {
          "--kv-method window,freekv,mneme,quest:unit=page:32",
          f"{DECODE} --depth 131072 -n 40 --kv-store host --turnover 0.2 --correction 0.1 "
          "--kv-method window,freekv,mneme,fier,quest",
-         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 --unfused --kv-method freekv",
          f"{DECODE} --depth 32768 --batch 1,4 -n 128 --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 128 --kv-store host --kv-method snapkv,h2o,tova",
          f"{DECODE} --depth 32768 -n 40 --kv-store host --turnover 0.2 "

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "apps/bench/device/gather_cuda.h"
-#include "apps/bench/device/host_recall_cuda.h"
+#include "apps/bench/device/outcomes_cuda.h"
 #include "apps/bench/timed/sequences.h"
 #include "src/base/backend.h"
 #include "src/base/check.h"
@@ -56,13 +56,15 @@ struct CudaBench::Impl {
   DeviceInfo device;
   std::unique_ptr<Model> model;
   KvShape kv;
-  std::unique_ptr<DeviceCollective> ranks;  // null: the model is whole
+  std::unique_ptr<DeviceCollective> ranks;   // null: the model is whole
+  std::optional<InjectedOutcomes> outcomes;  // of the last case
   std::unique_ptr<CudaForward> forward;
   std::unique_ptr<PagePool> pool;
   WeightBytes weights;
   Rng tokens{kSeed};
   PinnedBuffer gather_pool;
 
+  void inject(const BenchCase& c);
   BenchSequences make_sequences(const BenchCase& c);
   void count_method(BenchResult& result, const MethodReads& read, const BenchCase& c) const;
   double read_bandwidth();
@@ -92,8 +94,7 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
                              .max_sequences = most,
                              .max_context = deepest,
                              .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
-                             .kv_dtype = options.kv_dtype,
-                             .unfused = options.unfused};
+                             .kv_dtype = options.kv_dtype};
   std::optional<RankRange> head, experts;
   if (Collective* const ranks = options.ranks; ranks != nullptr) {
     b.ranks =
@@ -148,24 +149,35 @@ DType CudaBench::weights() const {
   return impl_->forward->weights().dtype();
 }
 
+// Outcomes of a case at its rates.
+void CudaBench::Impl::inject(const BenchCase& c) {
+  const OutcomeRates rates{.turnover = c.turnover, .correction = c.correction};
+  if (rates.any() && c.plan != nullptr) {
+    const Plan& plan = *c.plan;
+    if (rates.correction >= 0 && (plan.layer_selection || plan.remote_position))
+      fail(ErrorKind::kOption, "--correction is for what KV heads select; {} selects by layer", plan.name());
+    if (rates.correction >= 0 && plan.mass_gate() && !options.host_pages && attends_by_token(plan) &&
+        device_form(plan) == DeviceForm::kFused)
+      fail(ErrorKind::kOption,
+           "--correction: {} selects tokens in their pages for both steps at once, before its gate is evaluated; use "
+           "--kv-store host",
+           plan.name());
+    if (plan.selects() && plan.selection.scores.index <= EntryKind::kKeys)
+      fail(ErrorKind::kOption, "--turnover and --correction draw what an index selects; {} has none", plan.name());
+  }
+  if (rates == (outcomes ? outcomes->rates() : OutcomeRates{})) return;
+  outcomes.reset();
+  if (rates.any()) outcomes.emplace(rates);
+  forward->observe(outcomes ? &*outcomes : nullptr);
+}
+
 BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr && c.plan->layer_selection && host_reason(*c.plan) != nullptr)
     fail(ErrorKind::kOption,
          "bench --device cuda: {} selects by what the prompt's windows attended, and has no prompt here",
          c.plan->name());
-  const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
-  MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
-  const RecallForm form = recall_form(static_cast<RecallBy>(recall));  // in that order
-  const bool by_head = c.correction >= 0 || form.by_host != nullptr;
-  if (by_head && c.plan != nullptr && (c.plan->layer_selection || c.plan->remote_position))
-    fail(ErrorKind::kOption, "--correction and --recall are for what KV heads select; {} selects by layer",
-         c.plan->name());
-  if ((by_head || c.turnover >= 0) && c.plan != nullptr && c.plan->selects() &&
-      c.plan->selection.scores.index <= EntryKind::kKeys)
-    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index selects; {} has none",
-         c.plan->name());
-  forward->inject_outcomes(c.turnover, c.correction, form);
+  inject(c);
   BenchSequences s;
   s.make(*pool, c);
   return s;

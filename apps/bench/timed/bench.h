@@ -24,7 +24,6 @@ struct BenchOptions {
   std::int32_t chunk_tokens = 1024;  // prefill: tokens a step
   bool keep_spans = false;           // for a trace
   bool phases = false;               // decode on a device: as many steps again, timed by phase
-  bool unfused = false;              // on a device: CudaForwardOptions::unfused
   bool host_pages = false;           // on a device: keys and values in host memory
   Collective* ranks = nullptr;       // that share the model (src/model/ranks); all measure the same cases
 };
@@ -36,17 +35,9 @@ struct BenchCase {
   // On a device, with random weights: injected turnover (share of selected units that a step replaces) and injected
   // rate of corrected KV heads. Below 0: not injected.
   float turnover = -1, correction = -1;
-  // On a device, for methods that select: how missing pages are fetched from the host, one of kRecallNames. All but
-  // merged and gather need selection at every step.
-  std::string recall = "merged";
 };
 // Untimed steps before those that BenchOptions::phases asks for: two make the graph again.
 inline constexpr std::int32_t kPhaseWarmup = 3;
-// merged, gather: by the device, while resident pages are attended, or before. copies: by the host, one copy per page
-// and KV head; the next two batch these, or copy all KV heads of a token; staged: through one buffer, or two.
-// RecallBy's.
-inline constexpr std::array<std::string_view, 7> kRecallNames = {"merged",      "gather", "copies",      "batch",
-                                                                 "token-major", "staged", "staged-twice"};
 
 // One timed step, for a trace.
 struct StepTrace {

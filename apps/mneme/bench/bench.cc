@@ -35,8 +35,6 @@ struct CaseOptions {
   std::vector<std::int32_t> depths, batches = {1};
   int steps = 64, warmup = 4, chunk_tokens = 1024;
   std::vector<float> turnovers, corrections;
-  std::vector<std::string> recalls;
-  bool unfused = false;
 };
 
 struct MachineOptions {
@@ -86,25 +84,15 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_selection);
     const auto& turnovers = selects && !o.cases.turnovers.empty() ? o.cases.turnovers : as_it_is;
     const auto& corrections = selects && plan->gated() && !o.cases.corrections.empty() ? o.cases.corrections : as_it_is;
-    const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
-    std::vector<std::string> recalls;
-    for (const std::string& r : o.cases.recalls)
-      if (selects && (!plan->reuses() || r == "gather" || r == "merged")) recalls.push_back(r);
-    if (recalls.empty()) recalls = by_device;
     for (const std::int32_t batch : o.cases.batches)
       for (const std::int32_t depth : o.cases.depths)
         for (const float turnover : turnovers)
           for (const float correction : corrections)
-            for (const std::string& recall : recalls)
-              rows.push_back({.test = test_name(o, depth),
-                              .method = recall == by_device[0] ? method : method + " by " + recall,
-                              .c = {.depth = depth,
-                                    .batch = batch,
-                                    .plan = plan,
-                                    .turnover = turnover,
-                                    .correction = correction,
-                                    .recall = recall},
-                              .result = {}});
+            rows.push_back(
+                {.test = test_name(o, depth),
+                 .method = method,
+                 .c = {.depth = depth, .batch = batch, .plan = plan, .turnover = turnover, .correction = correction},
+                 .result = {}});
   }
   return rows;
 }
@@ -191,11 +179,9 @@ std::unique_ptr<RankGroup> join_bench(const BenchCommand& o, std::int64_t deepes
 
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
-  if (!cuda &&
-      (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
-       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused || o.output.phases))
-    fail(ErrorKind::kOption,
-         "--kv-store, --gpu-layers, --turnover, --correction, --recall, --unfused and --phases are for --device cuda");
+  if (!cuda && (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers ||
+                !o.cases.turnovers.empty() || !o.cases.corrections.empty() || o.output.phases))
+    fail(ErrorKind::kOption, "--kv-store, --gpu-layers, --turnover, --correction and --phases are for --device cuda");
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (!o.output.svg.empty()) o.output.phases = cuda;
   if (o.methods.empty()) o.methods = {"full"};
@@ -225,7 +211,6 @@ int bench(BenchCommand o) {
                              .chunk_tokens = o.cases.chunk_tokens,
                              .keep_spans = !o.output.trace.empty(),
                              .phases = o.output.phases,
-                             .unfused = o.cases.unfused,
                              .host_pages = o.machine.kv_store == "host",
                              .ranks = ranks ? &ranks->world() : nullptr};
   if (ranks) ranks->world().barrier(Patience::kWhileTheyLive);
@@ -271,27 +256,12 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
           ->type_name("X,...")
           ->delimiter(',')
           ->check(CLI::Range(0.0, 1.0)));
-  if (o.decode) {
+  if (o.decode)
     add(c.add_option("--correction", o.cases.corrections,
                      "With --device cuda: shares of KV heads that the gate flags, drawn at random")
             ->type_name("X,...")
             ->delimiter(',')
             ->check(CLI::Range(0.0, 1.0)));
-    add(c.add_option(
-             "--recall", o.cases.recalls,
-             "With --device cuda, how missing units come: merged (by the device itself, while pages that are there are "
-             "attended; tokens, clusters and speculative selections as by gather), gather (by the device, "
-             "before), or, of methods that select "
-             "at every step, by the host, as copies (one a page and KV head), batch (these in one call), token-major "
-             "(copies, of pages that have all KV heads of a token together), staged or staged-twice (copies into one "
-             "or two buffers, out of which a kernel fills slots)")
-            ->type_name("FORM,...")
-            ->delimiter(',')
-            ->check(one_of({"merged", "gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
-  }
-  if (o.decode)
-    add(c.add_flag("--unfused", o.cases.unfused,
-                   "With --device cuda: select by the unfused kernels, which take any recipe"));
   add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Tokens of a prefill chunk")
           ->type_name("TOKENS")
           ->capture_default_str()

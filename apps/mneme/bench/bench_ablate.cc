@@ -1,4 +1,4 @@
-// `mneme bench ablate`: what each part of the recall of pages is worth on this machine, at injected rates.
+// `mneme bench ablate`: what speculation and corrections are worth on this machine, at injected rates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,20 +33,13 @@ struct AblateCommand {
 struct Part {
   const char *name, *method;
   bool drawn = true, corrected = false;
-  const char* recall = "merged";
 };
 constexpr const char* kEveryStep = "quest:pool=meanS/unit=page:32";
 constexpr std::array kParts = {
     Part{.name = "window: nothing is selected", .method = "window", .drawn = false},
     Part{.name = "one step ahead, heads corrected", .method = "freekv", .corrected = true},
     Part{.name = "one step ahead", .method = "freekv"},
-    Part{.name = "in the step, merged with attention", .method = kEveryStep},
-    Part{.name = "in the step, by gather", .method = kEveryStep, .recall = "gather"},
-    Part{.name = "in the step, a copy a page", .method = kEveryStep, .recall = "copies"},
-    Part{.name = "in the step, copies in one call", .method = kEveryStep, .recall = "batch"},
-    Part{.name = "in the step, pages token by token", .method = kEveryStep, .recall = "token-major"},
-    Part{.name = "in the step, copies and two buffers", .method = kEveryStep, .recall = "staged-twice"},
-    Part{.name = "in the step, copies and one buffer", .method = kEveryStep, .recall = "staged"},
+    Part{.name = "in the step", .method = kEveryStep},
 };
 
 struct AblateRow {
@@ -73,7 +66,6 @@ std::string json_of(const AblateCommand& o, const DeviceBench& bench, const std:
   for (const AblateRow& row : rows)
     results.push_back({{"part", row.part->name},
                        {"method", row.part->method},
-                       {"recall", row.part->recall},
                        {"depth", row.depth},
                        {"batch", row.batch},
                        {"turnover", o.turnover},
@@ -95,7 +87,6 @@ BenchCase case_of(const AblateCommand& o, const Part& part, const MethodShape& s
   if (!part.drawn) return c;
   c.turnover = o.turnover;
   if (c.plan->gated()) c.correction = part.corrected ? o.correction : 0;
-  c.recall = part.recall;
   return c;
 }
 
@@ -143,8 +134,7 @@ int ablate(AblateCommand o) {
 
 void add_bench_ablate(CLI::App& bench, int& code) {
   auto options = std::make_shared<AblateCommand>();
-  CLI::App* c =
-      bench.add_subcommand("ablate", "Ablate a recall: speculation, copy path, layout, buffers (needs a GPU)");
+  CLI::App* c = bench.add_subcommand("ablate", "Ablate a recall: selection, speculation, corrections (needs a GPU)");
   add_bench_model_options(*c, options->model);
   c->add_option("--depth", options->depths, "Tokens in the KV cache before the first step (default 32768)")
       ->type_name("TOKENS,...")

@@ -26,7 +26,6 @@ const char* stage_refusal(const Plan& plan) {
   if (shares_by(plan, ShareKind::kPyramid)) return "gives every layer a share of its own";
   if (plan.layer_selection && plan.layer_selection->entropy) return "shares its budget out over the layers";
   if (!plan.full_heads.empty()) return "names heads of the whole model (full_heads)";
-  if (plan.selection.scores.probe == Probe::kPreviousLayer) return "asks with the query of the layer before";
   return nullptr;
 }
 

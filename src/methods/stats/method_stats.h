@@ -41,8 +41,7 @@ struct LayerStats {
   std::vector<std::int64_t> gate_checks, corrections;
   // Turnover: replaced_units were not attended by the previous step.
   std::int64_t selected_units = 0, replaced_units = 0;
-  // Selected units that were fetched from another memory tier, and all fetched units including neighbours
-  // (DecodeStage::unit_fetch).
+  // Selected units that were not in the device cache, and units that were fetched from another memory tier.
   std::int64_t missing_units = 0, recalled_units = 0;
   Retention retention;
   AuditSums audit;

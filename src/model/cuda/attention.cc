@@ -74,8 +74,7 @@ std::size_t CudaAttention::bytes() const {
 }
 
 bool CudaAttention::in_graph() const {
-  const auto by_host = [](const CudaRetrieval* r) { return recalls_by_host(*r); };
-  return std::none_of(retrievals_.active().begin(), retrievals_.active().end(), by_host) && !audit_->any();
+  return !audit_->any();
 }
 
 // Memory for the methods of a step. of_sequences: by sequence, its method's number in retrievals_.
@@ -96,11 +95,8 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
                                              .max_context = options_.max_context,
                                              .fit = fit(),
                                              .pages_on_device = !host_pages(),
-                                             .turnover = options_.turnover,
-                                             .correction = options_.correction,
-                                             .recall_form = options_.recall_form,
-                                             .delay_us = options_.delay_us,
-                                             .rope = &model_.rope()},
+                                             .rope = &model_.rope(),
+                                             .observer = observer_},
                                  .free_bytes = options_.grow_slots ? &free_device_bytes : nullptr,
                                  .release = [this] { return staging_ && staging_->release(); }};
   if (!retrievals_.prepare(setup, stream)) return;
@@ -356,10 +352,10 @@ void CudaAttention::join(const Stream& stream) {
   streams_.join(stream);
 }
 
-void CudaAttention::inject_outcomes(float turnover, float correction, const RecallForm& form) {
-  if (options_.recall_form != form) ++generation_;
-  options_.turnover = turnover, options_.correction = correction, options_.recall_form = form;
-  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, form);
+void CudaAttention::observe(StepObserver* observer) {
+  ++generation_;
+  observer_ = observer;
+  for (const auto& r : retrievals_.all()) r->observe(observer);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {

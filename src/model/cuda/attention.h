@@ -72,7 +72,7 @@ class CudaAttention {
   // Bytes that prepare() allocates, and the maximum that sequences may need in addition.
   std::int64_t reserved_device_bytes(const KvShape& shape) const;
   void set_store(KvStore store) { options_.store = store; }
-  void inject_outcomes(float turnover, float correction, const RecallForm& form);
+  void observe(StepObserver* observer);  // see CudaForward
   // Whether a step can be captured as a graph: no part of it waits for the host.
   bool in_graph() const;
   bool ready() const { return tables_.has_value(); }
@@ -135,7 +135,7 @@ class CudaAttention {
     bool has_remapped = false, ragged = false;  // a sequence has remapped positions; has dropped tokens
   };
 
-  CudaFit fit() const { return {.spare = options_.spare, .unfused = options_.unfused}; }
+  CudaFit fit() const { return {.spare = options_.spare}; }
   bool host_pages() const { return options_.store == KvStore::kHost; }
   // The sequences' page tables for single rows.
   const KvTables& pages() const { return step_.ragged ? tables_->ragged_tables() : tables_->tables(); }
@@ -155,7 +155,7 @@ class CudaAttention {
     return step_.spans.front().decodes ? step_.spans.front().retrieval : nullptr;
   }
   QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
-  void delay(const CudaContext& context);
+  void before_launch(const CudaContext& context) const;
   // Consecutive rows of one sequence each.   span: of the first
   struct SingleRows {
     std::int32_t span = 0, first = 0, n = 0;
@@ -213,6 +213,7 @@ class CudaAttention {
   bool reads_pages_ = false;  // the host reads pages at their device addresses
   TwoParts parts_;
   std::int32_t generation_ = 0;
+  StepObserver* observer_ = nullptr;
 
   AttentionStreams streams_;
   Step step_;

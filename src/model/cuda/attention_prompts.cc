@@ -41,7 +41,7 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const Layer
                     .seq_slot = s.slot,
                     .keys = s.method->plan().layer_selection ? s.retrieval->layer_keys(layer) : LayerKeys{},
                     .pages = host_pages() ? &tables_->tables() : nullptr,
-                    .turnover = options_.turnover},
+                    .observer = observer_},
                    context);
 }
 

@@ -13,11 +13,8 @@ SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n
 
 }  // namespace
 
-// Tests: random delays, unrelated to the work.
-void CudaAttention::delay(const CudaContext& context) {
-  if (options_.delay_us <= 0) return;
-  streams_.delays = streams_.delays * 1664525u + 1013904223u;
-  wait_cuda(static_cast<std::int32_t>((streams_.delays >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
+void CudaAttention::before_launch(const CudaContext& context) const {
+  if (observer_ != nullptr) observer_->before_launch(context);
 }
 
 void CudaAttention::add_sinks(const Memory& m, void* out, float* lse, std::int32_t n,
@@ -72,7 +69,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
   qkv.local = r.local(layer, rows.seq_slots + who.first);
   const bool selects = r.slot_layer(layer) >= 0;
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  r.keep_probes(layer, m.q + at, slot_rows(rows, who.first, who.n), context);
+  if (selects) r.before_gates(layer, slot_rows(rows, who.first, who.n), tables_->tables(), context);
   m.lap(StepPhase::kAppend, stream);
   if (r.two_parts() && (selects || r.pre_rope_keys())) {
     remapped_rows(layer, who, a, rows, m, context, stream);
@@ -110,20 +107,20 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
   const bool selects = r.slot_layer(layer) >= 0, recalls = selects && mneme::recalls(r), near_apart = r.pre_rope_keys();
-  delay(context);
+  before_launch(context);
   if (selects && r.by_layer())
     r.select_by_layer(layer, slots, m.remote_q + std::int64_t{who.first} * q_width_ * 2, rows.remote_to + who.first,
                       context);
   m.lap(StepPhase::kSelection, stream);
   if (recalls && !near_apart) {
-    delay(context);
+    before_launch(context);
     r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), context);
     m.lap(StepPhase::kRecall, stream);
   } else if (recalls) {
     // The local part is in the ring of rotated keys, and is attended concurrently.
     const CudaContext side_context{.stream = streams_.side.get()};
     follow(streams_.side, streams_.stored, stream);
-    delay(side_context);
+    before_launch(side_context);
     r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), side_context);
     streams_.attended.record(streams_.side);
   }
@@ -161,23 +158,19 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
              in_turn = selects_in_sequence(r);
   if (closes_first(r)) r.close_groups(layer, slots, pages, context);
   if (speculative && !in_turn) follow(streams_.side, streams_.stored, stream);
-  delay(context);
+  before_launch(context);
   const bool early = attends_early(r);
   if (early) attend_early(layer, a, r, stream);
   if (r.any(asks::selects)) r.select(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kSelection, stream);
   if (speculative && in_turn) follow(streams_.side, streams_.selected, stream);
-  delay(context);
+  before_launch(context);
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
   // early, and recall has the least work before its wait.
   const int next_scores = r.next_scores();
   if (shares && streams_.scores_read[next_scores]) stream.wait(streams_.scores_free[next_scores]);
   if (early) stream.wait(streams_.attended_early);
-  if (recalls_by_host(r) && r.any(asks::selects)) {
-    r.recall_by_host(layer, step_.method_rows[number_of(r)], stream);
-  } else {
-    r.recall(SelectWhen::kNow, layer, slots, pages, context);
-  }
+  r.recall(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kRecall, stream);
   if (r.any(asks::prunes)) {
     const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
@@ -195,7 +188,7 @@ void CudaAttention::attend_early(std::int32_t layer, const DecodeAttentionCuda& 
                                  const Stream& stream) {
   const CudaContext context{.stream = streams_.early.get()};
   follow(streams_.early, streams_.stored, stream);
-  delay(context);
+  before_launch(context);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   streams_.attended_early.record(streams_.early);
 }
@@ -206,7 +199,7 @@ void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaR
   const bool shares = shares_scores(r);
   const CudaContext side_context{.stream = streams_.side.get()};
   streams_.attended.record(stream);
-  delay(side_context);
+  before_launch(side_context);
   r.select(SelectWhen::kNext, layer, slots, pages, side_context);
   if (shares)
     streams_.scores_free[1 - r.next_scores()].record(streams_.side), streams_.scores_read[1 - r.next_scores()] = true;
@@ -217,7 +210,7 @@ void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaR
   if (!shares) follow(streams_.fetch, streams_.made, streams_.side), streams_.fetching = true;
   fetching.wait(streams_.attended);
   const CudaContext fetches{.stream = fetching.get()};
-  delay(fetches);
+  before_launch(fetches);
   r.recall(SelectWhen::kNext, layer, slots, pages, fetches);
   streams_.side_busy = true;
 }

@@ -20,7 +20,6 @@ struct AttentionStreams {
   bool scores_read[2] = {};
   bool side_busy = false;  // work is in flight in `side`
   bool fetching = false;   // in `fetch`
-  std::uint32_t delays = 1;
 
   void make() {
     for (Stream* s : {&side, &fetch}) *s = Stream::make(Stream::Priority::kHigh);

@@ -403,8 +403,8 @@ void CudaForward::set_store(KvStore store) {
   impl_->attention.set_store(store);
 }
 
-void CudaForward::inject_outcomes(float turnover, float correction, const RecallForm& form) {
-  impl_->attention.inject_outcomes(turnover, correction, form);
+void CudaForward::observe(StepObserver* observer) {
+  impl_->attention.observe(observer);
 }
 
 std::size_t CudaForward::rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& o, int n_ranks) {

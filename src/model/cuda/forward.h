@@ -32,13 +32,10 @@ struct CudaForwardOptions {
   std::int64_t max_context = 0;     // tokens per sequence
   KvStore store = KvStore::kDevice;
   DType kv_dtype = DType::kBF16;  // of make_pool()'s shape
-  // For sequences with a method, see CudaRetrievalOptions.
-  float spare = 0.5f, turnover = -1, correction = -1;
-  bool unfused = false;  // CudaFit::unfused
+  float spare = 0.5f;             // for sequences with a method: CudaFit::spare
   // Cache slots of pages and the layers of a prompt in host pages take free device memory too, of which nothing else is
   // needed after make_pool() than what the steps do (CudaRetrievalSetup::free_bytes, CudaStaging::select_prompt()).
   bool grow_slots = false;
-  RecallForm recall_form;
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.
   std::int32_t audit_every = 0;
@@ -46,8 +43,6 @@ struct CudaForwardOptions {
   // heads, the weights' head is a part too (vocabulary_range). Null: it is whole. Outlives the pass.
   DeviceCollective* ranks = nullptr;
   RankSplit split = RankSplit::kHeads;
-  // Tests: selections and recalls start up to this much later.
-  std::int32_t delay_us = 0;
 };
 
 // A row's next token, and its log-probability.
@@ -96,8 +91,9 @@ class CudaForward {
   std::size_t kv_bytes() const;
   // The largest result that so many ranks exchange in a step.
   static std::size_t rank_message_bytes(const ModelConfig& config, const CudaForwardOptions& options, int n_ranks);
-  // Benchmarks: injects outcomes of methods from the next step on, see SelectionPlan.
-  void inject_outcomes(float turnover, float correction, const RecallForm& form = {});
+  // From the next step on, `observer` launches between the kernels of steps; null: nothing does. It outlives those steps.
+  // Graphs are captured again.
+  void observe(StepObserver* observer);
   // Device memory of methods.
   struct MethodBytes {
     std::size_t all = 0, slots = 0, index = 0, dense_layers = 0;

@@ -111,23 +111,22 @@ void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const Cuda
                       .probes = probes_.as<float>(),
                       .whole = p.shares ? whole_.as<float>() : nullptr},
                      context);
-  select_windows_cuda({.keys = l.keys,
-                       .probes = probes_.as<float>(),
-                       .windows = windows,
-                       .n_windows = p.n_windows,
-                       .n_heads = n_heads_,
-                       .seq_slot = l.seq_slot,
-                       .first_unit = first_unit(plan.rules),
-                       .n_candidates = p.n_candidates,
-                       .ranks = ranks_.as<std::uint32_t>(),
-                       .rank_stride = rank_stride_,
-                       .units = units_.as<std::int32_t>(),
-                       .n_units = n_units_.as<std::int32_t>(),
-                       .unit_stride = unit_stride_,
-                       .cut = cut_of(p, l.layer),
-                       .turnover = l.turnover,
-                       .first_row = p.first},
-                      context);
+  const SelectWindows select{.keys = l.keys,
+                             .probes = probes_.as<float>(),
+                             .windows = windows,
+                             .n_windows = p.n_windows,
+                             .n_heads = n_heads_,
+                             .seq_slot = l.seq_slot,
+                             .first_unit = first_unit(plan.rules),
+                             .n_candidates = p.n_candidates,
+                             .ranks = ranks_.as<std::uint32_t>(),
+                             .rank_stride = rank_stride_,
+                             .units = units_.as<std::int32_t>(),
+                             .n_units = n_units_.as<std::int32_t>(),
+                             .unit_stride = unit_stride_,
+                             .cut = cut_of(p, l.layer)};
+  select_windows_cuda(select, context);
+  if (l.observer != nullptr) l.observer->after_windows(select, p.first, context);
 }
 
 WindowCut CudaWindowSelection::cut_of(const Prompt& p, std::int32_t layer) const {

@@ -10,6 +10,7 @@
 #include "src/kv/page_pool.h"
 #include "src/methods/method_state.h"
 #include "src/methods/prefill_windows.h"
+#include "src/model/cuda/retrieval/step_observer.h"
 #include "src/selection/layer/layer_select_cuda.h"
 #include "src/selection/layer/window_probe_cuda.h"
 
@@ -31,7 +32,7 @@ class CudaWindowSelection {
     const void* remote_q = nullptr;  // [rows, heads * D] of the prompt's chunk
     LayerKeys keys;
     std::int32_t seq_slot = 0;
-    float turnover = -1;  // see SelectWindows
+    StepObserver* observer = nullptr;
   };
   // Selects units for the windows; valid in units() until the next call.
   void select(std::int32_t prompt, const Layer& l, const CudaContext& context);

@@ -127,7 +127,7 @@ void CudaWindows::attend(std::int32_t prompt, const Rows& rows, const CudaContex
                                            .remote_q = rows.remote_q,
                                            .keys = rows.keys,
                                            .seq_slot = rows.seq_slot,
-                                           .turnover = rows.turnover};
+                                           .observer = rows.observer};
     selection_->select(p.selects, layer, context);
     if (rows.pages != nullptr)
       selection_->fetch(p.selects, layer, *rows.pages, *rows.tables,

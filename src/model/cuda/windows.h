@@ -44,7 +44,7 @@ class CudaWindows {
     std::int32_t model_layer = 0, seq_slot = 0;
     LayerKeys keys;
     const KvTables* pages = nullptr;
-    float turnover = -1;  // see SelectWindows
+    StepObserver* observer = nullptr;
   };
   void attend(std::int32_t prompt, const Rows& rows, const CudaContext& context);
 

@@ -507,11 +507,6 @@ __global__ void update_kernel(std::int32_t* blocks, const TableUpdate* updates, 
   if (i < n) blocks[updates[i].at] = static_cast<std::int32_t>(updates[i].value);
 }
 
-__global__ void wait_kernel(std::uint64_t nanoseconds) {
-  grid_dependency_wait();
-  spend(nanoseconds);
-}
-
 dim3 blocks_for(std::int64_t n) {
   return dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads));
 }
@@ -569,10 +564,6 @@ void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::i
                  const CudaContext& context) {
   launch(context, "argmax", argmax_kernel, dim3(static_cast<unsigned>(n)), dim3(kArgmaxThreads), 0, logits, vocab,
          token, logprob);
-}
-
-void wait_cuda(std::int32_t microseconds, const CudaContext& context) {
-  launch(context, "wait", wait_kernel, dim3(1), dim3(1), 0, static_cast<std::uint64_t>(microseconds) * 1000);
 }
 
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context) {

@@ -83,9 +83,6 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
 void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::int32_t* token, float* logprob,
                  const CudaContext& context);
 
-// Spins for `microseconds`. Tests use it to show that results do not depend on timing.
-void wait_cuda(std::int32_t microseconds, const CudaContext& context);
-
 // Standard normal 16-bit values, a pure function of seed and index: keys and values for benchmarks.
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context);
 // The same quantised: n tokens of keys and values in 8 bits.

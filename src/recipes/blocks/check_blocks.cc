@@ -39,21 +39,6 @@ void check_domain(const Recipe& r, std::vector<std::string>& reasons) {
         "domain=attention has one attention a query head: pool probabilities (pool=meanS, maxS) or nothing");
 }
 
-void check_scan(const Recipe& r, std::vector<std::string>& reasons) {
-  const DecodeStage& stage = *r.decode;
-  if (!std::holds_alternative<TwoLevelScan>(stage.scan)) return;
-  const Box* box = std::get_if<Box>(&stage.index);
-  const bool bounds = box != nullptr && box->kind == BoxKind::kMinMax;
-  if (!bounds && !std::holds_alternative<Sketch>(stage.index))
-    reasons.push_back("this index has one level: use scan=flat, or index=sketch:R or box");
-  if (!std::holds_alternative<PageUnit>(stage.units.prompt))
-    reasons.push_back("scan=two_level is of pages: use unit=page:N");
-  if (stage.select == SelectScope::kLayer)
-    reasons.push_back("scan=two_level scores other pages in every KV head: use select=kv_head");
-  if (std::holds_alternative<Boundary>(stage.schedule))
-    reasons.push_back("a ranking that is kept may need every page: use scan=flat with schedule=boundary");
-}
-
 void check_choice(const Recipe& r, std::vector<std::string>& reasons) {
   const DecodeStage& stage = *r.decode;
   const auto* representative = std::get_if<Representative>(&stage.index);

@@ -13,9 +13,6 @@ void check_summaries(const Recipe& recipe, std::vector<std::string>& reasons);
 // domain=attention.
 void check_domain(const Recipe& recipe, std::vector<std::string>& reasons);
 
-// scan=two_level.
-void check_scan(const Recipe& recipe, std::vector<std::string>& reasons);
-
 // select=layer, hold=UNITS, cutoff=top_p:P, and forms of index=one_bit and representative.
 void check_choice(const Recipe& recipe, std::vector<std::string>& reasons);
 // rank=mass_var and rank=stamp. Requires  the recipe drops.

@@ -93,13 +93,11 @@ constexpr Block<T> kAlternative{
     [](const Recipe& r) { return find_in<T>(in_decode<kMember>(r)); }};
 inline constexpr char kNeedsOneBit[] = "index=one_bit", kNeedsCentroid[] = "index=centroid",
                       kNeedsTops[] = "index=representative", kNeedsEntropy[] = "cutoff=entropy",
-                      kNeedsTwoLevels[] = "scan=two_level", kNeedsNoIndex[] = "index=none",
-                      kNeedsBoundary[] = "schedule=boundary";
+                      kNeedsNoIndex[] = "index=none", kNeedsBoundary[] = "schedule=boundary";
 inline constexpr auto kOneBit = kAlternative<OneBit, &DecodeStage::index, kNeedsOneBit>;
 inline constexpr auto kCentroid = kAlternative<Centroid, &DecodeStage::index, kNeedsCentroid>;
 inline constexpr auto kRepresentative = kAlternative<Representative, &DecodeStage::index, kNeedsTops>;
 inline constexpr auto kEntropy = kAlternative<EntropyShare, &DecodeStage::cutoff, kNeedsEntropy>;
-inline constexpr auto kTwoLevel = kAlternative<TwoLevelScan, &DecodeStage::scan, kNeedsTwoLevels>;
 inline constexpr auto kRandom = kAlternative<RandomScore, &DecodeStage::score, kNeedsNoIndex>;
 inline constexpr auto kBoundary = kAlternative<Boundary, &DecodeStage::schedule, kNeedsBoundary>;
 

@@ -13,7 +13,6 @@ namespace mneme {
 namespace {
 
 // Units of a group at the first level of a scan over boxes.
-constexpr std::int32_t kSuperPage = 16;
 
 // log(sum exp(alpha x)) / alpha of n values.
 float log_sum_exp(const float* x, std::int32_t n, float alpha) {
@@ -60,46 +59,16 @@ std::size_t centroid_bytes(const AttentionShape& shape) {
   return shape.wide().token_bytes() / 2;
 }
 
-// Boxes around the boxes of kSuperPage pages. Made when they are scored: they save a device's reads, not the CPU's.
-class SuperBoxes final : public CoarseIndex {
- public:
-  std::int32_t units() const override { return kSuperPage; }
-  void score_coarse(const ScoreTask& t, ScoreScratch&) const override {
-    const std::size_t bytes = box_bytes(t.shape);
-    const UnitGroups groups{t.first_unit, t.last_unit, kSuperPage};
-    std::vector<std::byte> boxes(bytes * groups.size());
-    for (std::int32_t i = 0; i < groups.size(); ++i) {
-      const std::int32_t begin = std::max(t.first_unit, (groups.first() + i) * kSuperPage),
-                         end = std::min(t.last_unit, (groups.first() + i + 1) * kSuperPage);
-      thread_local std::vector<KvRun> corners;
-      corners.clear();
-      for (std::int32_t u = begin; u < end; ++u) {
-        const std::byte* box = t.head.entries->entry(u);
-        corners.push_back({box, 1}), corners.push_back({box + bytes / 2, 1});
-      }
-      box_build_cpu(corners, t.shape.wide(), BoxKind::kMinMax, boxes.data() + bytes * i);
-    }
-    box_score_cpu(t.q, t.shape, boxes.data(), groups.size(), t.scores, t.score_stride);
-  }
-  std::size_t coarse_bytes(std::int32_t n_groups, const AttentionShape& shape) const override {
-    return n_groups * box_bytes(shape);
-  }
-};
-
 class MinMaxBoxes final : public EntryPerUnit {
  public:
   explicit MinMaxBoxes(std::int32_t unit_tokens)
       : EntryPerUnit({&box_bytes, &build_box<BoxKind::kMinMax>, &box_score_cpu}, unit_tokens) {}
-  const CoarseIndex* coarse() const override { return &super_boxes_; }
-
- private:
-  SuperBoxes super_boxes_;
 };
 
 class OneBitIndex final : public UnitIndex {
  public:
   OneBitIndex(const OneBit& bits, std::int32_t unit_tokens)
-      : levels_(bits.levels), page_score_(bits.page_score), group_(bits.group), unit_tokens_(unit_tokens) {}
+      : levels_(bits.levels), group_(bits.group), unit_tokens_(unit_tokens) {}
 
   std::size_t entry_bytes(const AttentionShape& shape) const override {
     return one_bit_group_bytes(shape.head_dim, group_);
@@ -125,7 +94,7 @@ class OneBitIndex final : public UnitIndex {
       const float* in = scratch.token_scores.data() + h * n_tokens + offset;
       float* out = t.scores + h * t.score_stride;
       for (std::int32_t u = 0; u < t.last_unit - t.first_unit; ++u) {
-        out[u] = page_score(in + std::int64_t{u} * unit_tokens_, t.alpha);
+        out[u] = page_score(in + std::int64_t{u} * unit_tokens_);
       }
     }
   }
@@ -134,8 +103,7 @@ class OneBitIndex final : public UnitIndex {
   }
 
  private:
-  float page_score(const float* tokens, float alpha) const {
-    if (page_score_ == PageScore::kLogSumExp) return log_sum_exp(tokens, unit_tokens_, alpha);
+  float page_score(const float* tokens) const {
     float sum = 0.0f;
     for (std::int32_t i = 0; i < unit_tokens_; ++i) sum += tokens[i];
     return sum / static_cast<float>(unit_tokens_);
@@ -162,7 +130,6 @@ class OneBitIndex final : public UnitIndex {
   }
 
   OneBitLevels levels_;
-  PageScore page_score_;
   std::int32_t group_, unit_tokens_;
 };
 
@@ -225,17 +192,6 @@ class RandomIndex final : public UnitIndex {
 };
 
 }  // namespace
-
-void UnitIndex::score_some(const ScoreTask& task, std::span<const std::int32_t> units, ScoreScratch& scratch) const {
-  // A run of consecutive units at a time.
-  for (std::size_t i = 0, next = 0; i < units.size(); i = next) {
-    while (next < units.size() && units[next] == units[i] + count32(next - i)) ++next;
-    ScoreTask run = task;
-    run.first_unit = units[i], run.last_unit = units[next - 1] + 1;
-    run.scores += units[i] - task.first_unit;
-    score(run, scratch);
-  }
-}
 
 std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens) {
   return std::make_unique<EntryPerUnit>(form, unit_tokens);

@@ -42,18 +42,6 @@ struct ScoreTask {
   std::int64_t score_stride = 0;               // floats between rows
 };
 
-// The first level of a scan in two levels (selection/topk/keep_groups.h).
-class CoarseIndex {
- public:
-  virtual ~CoarseIndex() = default;
-  // Units of a group.
-  virtual std::int32_t units() const = 0;
-  // Scores the groups that the task's units are in:   task.scores [group, groups] out
-  virtual void score_coarse(const ScoreTask& task, ScoreScratch& scratch) const = 0;
-  // Bytes of index read to score n groups.
-  virtual std::size_t coarse_bytes(std::int32_t n_groups, const AttentionShape& shape) const = 0;
-};
-
 class UnitIndex {
  public:
   virtual ~UnitIndex() = default;
@@ -74,13 +62,8 @@ class UnitIndex {
   // Scores units. Requires  every unit of the task is complete and its entries are built. Ties: equal keys give equal
   // scores at any index.
   virtual void score(const ScoreTask& task, ScoreScratch& scratch) const = 0;
-  // Scores those of the task's units that `units` names, ascending; the scores of the others stay. As score() scores
-  // them, bit for bit.
-  virtual void score_some(const ScoreTask& task, std::span<const std::int32_t> units, ScoreScratch& scratch) const;
   // Bytes of index (or keys) read to score n units.
   virtual std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const = 0;
-  // Null: the index has one level.
-  virtual const CoarseIndex* coarse() const { return nullptr; }
 };
 
 // What an index of one entry a unit is made of: bytes of an entry, and its kernels. `entries` are contiguous.
@@ -96,7 +79,7 @@ std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t 
 // Boxes over units of `unit_tokens`, of a kind or as `build` makes them.
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
 std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_tokens);
-// 1-bit keys in groups of bits.group tokens; a unit of several tokens scores as bits.page_score says. Tokens behind the
+// 1-bit keys in groups of bits.group tokens; a unit of several tokens scores their mean. Tokens behind the
 // complete groups have exact scores.
 std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens);
 // Means of keys, over units of `unit_tokens`.

@@ -189,13 +189,6 @@ __device__ void bound_keys(Ranker& r, const std::uint32_t* keys, int n) {
   __syncthreads();
 }
 
-// Benchmarks: keys of an injected selection, the step's or window's number `made`. Called by the whole block.
-__device__ void inject_keys(float turnover, int layer, int made, int n, int n_select, std::uint32_t* keys, Ranker& r) {
-  if (n == 0) return;
-  const topk::Walk walk(n, n_select, made, turnover, n_select, static_cast<std::uint32_t>(layer));
-  walk.set_keys<kRankThreads>(n, keys, r);
-}
-
 struct SelectArgs {
   SelectLayer c;
   DeviceCache s;
@@ -261,8 +254,6 @@ __global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(SelectWindow
     std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
     bound_keys(ranker, keys, w.n_candidates);
     if (shares) n_select = share_of_window(p.cut, ranker, keys, w.n_candidates, parts);
-    if (p.turnover >= 0)
-      inject_keys(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, n_select, keys, ranker);
     write_best(ranker, keys, w.n_candidates, n_select, p.first_unit,
                p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
   } else if (shares && threadIdx.x == 0) {
@@ -327,7 +318,6 @@ __global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p)
   }
   __syncthreads();
   const int k = wanted;
-  if (r.plan.injected.turnover >= 0) inject_keys(r.plan.injected.turnover, p.layer, r.length, n, k, keys, ranker);
   const std::int64_t first = slot_index(p.s, p.layer, r.seq_slot, 0);
   std::int32_t* out = p.s.selection.ids[0] + first * p.s.max_listed;
   if (k > 0) write_best(ranker, keys, n, k, region.first, out);

@@ -86,10 +86,6 @@ struct SelectWindows {
   std::int32_t *units = nullptr, *n_units = nullptr;
   std::int32_t unit_stride = 0;
   WindowCut cut;
-  // Benchmarks, from 0 on: injects selections in which this share of a window's pages differs from the previous
-  // window's. first_row: the chunk's first row in its prompt.
-  float turnover = -1;
-  std::int32_t first_row = 0;
 };
 void select_windows_cuda(const SelectWindows& c, const CudaContext& context);
 

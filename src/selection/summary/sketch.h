@@ -41,9 +41,4 @@ void sketch_build_cpu(const float* keys, std::int32_t page, std::int32_t head_di
 void sketch_score_ref(const SummaryScores& task, std::int32_t r, bool by_token);
 void sketch_score_cpu(const SummaryScores& task, std::int32_t r, bool by_token);
 
-// Coarse scores of pages, one a page, from the mean and the last bytes of an entry, as if all coefficients were 0:
-//   (log(page) + alpha q . mean + gain(alpha^2 q^T C q var)) / alpha
-void sketch_coarse_ref(const SummaryScores& task, std::int32_t r);
-void sketch_coarse_cpu(const SummaryScores& task, std::int32_t r);
-
 }  // namespace mneme

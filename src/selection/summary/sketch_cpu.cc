@@ -203,32 +203,4 @@ void sketch_score_cpu(const SummaryScores& t, std::int32_t r, bool by_token) {
   }
 }
 
-void sketch_coarse_cpu(const SummaryScores& t, std::int32_t r) {
-  if (t.n == 0) return;
-  const std::int64_t dim = t.head_dim;
-  const std::size_t bytes = sketch_entry_bytes(t.head_dim, t.page, r);
-  const float* cov = t.frame + (1 + r) * dim;
-  thread_local std::vector<float> dots, cq;
-  dots.resize(t.group * t.n), cq.resize(dim);
-  int8_dots_cpu(
-      t.q, t.group,
-      {.entries = t.entries, .entry_bytes = bytes, .first = 0, .n_entries = t.n, .rows = 1, .length = t.head_dim},
-      dots.data(), t.n);
-  const float c = spread_limit(static_cast<float>(t.page)), size = std::log(static_cast<float>(t.page));
-  for (std::int32_t g = 0; g < t.group; ++g) {
-    const float* q = t.q + g * dim;
-    float base = 0.0f, w = 0.0f;
-    row_products_cpu(q, 1, t.frame, 1, dim, &base);
-    row_products_cpu(q, 1, cov, dim, dim, cq.data());
-    row_products_cpu(q, 1, cq.data(), 1, dim, &w);
-    w = std::max(0.0f, w * t.alpha * t.alpha);
-    for (std::int64_t e = 0; e < t.n; ++e) {
-      const std::byte* scales = t.entries + (e + 1) * bytes - 6;
-      const float gain = spread_gain(w * decode_variance(std::to_integer<std::uint8_t>(scales[4])), c);
-      const float x = size + t.alpha * (base + get_f16(scales) * dots[g * t.n + e]) + gain;
-      t.scores[g * t.stride + e] = x / t.alpha;
-    }
-  }
-}
-
 }  // namespace mneme

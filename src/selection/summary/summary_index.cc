@@ -103,27 +103,10 @@ class CentroidsIndex final : public SummaryIndex {
   std::int32_t k_;
 };
 
-class SketchIndex final : public SummaryIndex, private CoarseIndex {
+class SketchIndex final : public SummaryIndex {
  public:
   SketchIndex(std::int32_t r, std::int32_t unit_tokens)
       : SummaryIndex(unit_tokens == 1 ? kSketchTokens : unit_tokens), r_(r), by_token_(unit_tokens == 1) {}
-
-  const CoarseIndex* coarse() const override { return by_token_ ? nullptr : this; }
-  // Copies the entries together: what a query adds to every page is computed once.
-  void score_some(const ScoreTask& t, std::span<const std::int32_t> units, ScoreScratch& scratch) const override {
-    if (by_token_) return UnitIndex::score_some(t, units, scratch);
-    const std::size_t bytes = entry_bytes(t.shape);
-    thread_local std::vector<std::byte> entries;
-    thread_local std::vector<float> scores;
-    entries.resize(bytes * units.size()), scores.resize(units.size() * t.shape.group);
-    for (std::size_t i = 0; i < units.size(); ++i)
-      std::memcpy(entries.data() + i * bytes, t.head.entries->entry(units[i]), bytes);
-    SummaryScores some = scores_of(t, entries.data(), std::ssize(units), scores.data(), std::ssize(units));
-    sketch_score_cpu(some, r_, false);
-    for (std::int32_t g = 0; g < t.shape.group; ++g)
-      for (std::size_t i = 0; i < units.size(); ++i)
-        t.scores[g * t.score_stride + (units[i] - t.first_unit)] = scores[g * units.size() + i];
-  }
 
   std::size_t entry_bytes(const AttentionShape& shape) const override {
     return sketch_entry_bytes(shape.head_dim, page_, r_);
@@ -145,14 +128,6 @@ class SketchIndex final : public SummaryIndex, private CoarseIndex {
     for (std::int32_t g = 0; g < t.shape.group; ++g)
       std::copy_n(scratch.token_scores.data() + g * n + (t.first_unit - first * page_), t.last_unit - t.first_unit,
                   t.scores + g * t.score_stride);
-  }
-  std::int32_t units() const override { return 1; }
-  void score_coarse(const ScoreTask& t, ScoreScratch&) const override {
-    score_all(t, t.first_unit, t.last_unit, 1, t.scores, t.score_stride,
-              [&](const SummaryScores& s) { sketch_coarse_cpu(s, r_); });
-  }
-  std::size_t coarse_bytes(std::int32_t n_groups, const AttentionShape& shape) const override {
-    return n_groups * (std::size_t{1} * shape.head_dim + 6);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
     return (by_token_ ? n_units / page_ : n_units) * entry_bytes(shape);

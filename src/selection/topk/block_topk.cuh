@@ -1,5 +1,5 @@
 // Top-k by one thread block that has all keys, and the selection of a KV head's units: top-k, the missing mass of the gate
-// (missing_mass() of group_pool.h), injected turnover, ids.
+// (missing_mass() of group_pool.h), ids.
 #pragma once
 
 #include "src/selection/topk/select_common.cuh"
@@ -77,15 +77,6 @@ __device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys,
   });
 }
 
-// Benchmarks: as write_best(), an injected selection for a step of `length` tokens. Called behind a barrier.
-__device__ inline void write_injected(Ranker& r, const topk::Walk& walk, int n, int k, int first, std::int32_t* out) {
-  write_chunks(r, n, first, out, [&](int base, int own) {
-    for (int i = threadIdx.x; i < (own + 31) / 32; i += kRankThreads) r.mask()[i] = 0;
-    __syncthreads();
-    walk.mark<kRankThreads>(k, base, own, r.mask());
-  });
-}
-
 // ---- the selection of a KV head's units
 
 // A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
@@ -104,7 +95,6 @@ struct Weights {
 struct KeyedUnits {
   Candidates of;
   std::int64_t index;       // slot_index
-  int length;               // tokens at the step selected for
   bool ranked = false;      // ids go from the best unit on, one each
   std::uint32_t fixed = 0;  // key of sinks and window as one more unit of the softmax; 0: they are not part of it
 };
@@ -166,12 +156,6 @@ __device__ __forceinline__ void write_units(const DeviceCache& s, const Selectio
   if (when == SelectWhen::kNow && by_mass(plan)) {
     __syncthreads();
     compute_missing_mass(s, plan, at, ranker.most, keys, units);
-  }
-  if (plan.injected.turnover >= 0) {
-    __syncthreads();
-    const topk::Walk walk(of.n, of.n_select, at.length, plan.injected.turnover, plan.region.n_select / of.each,
-                          static_cast<std::uint32_t>(at.index));
-    write_injected(ranker, walk, of.n, of.n_select, of.first, units);
   }
   std::int32_t* ids = s.selection.ids[static_cast<int>(when)] + at.index * s.max_listed;
   const int n_ids = of.n_select * of.each;

@@ -193,22 +193,12 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
   }
 }
 
-// Selections that a layer has made, for benchmarks; at every step, its length.
-__device__ __forceinline__ int selections_before(const DeviceCache& s, const RowOfSlots& r, int layer) {
-  return s.selection.kept == nullptr ? r.length : __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].n_made);
-}
-
 // Writes the selection of a KV head whose keys are in shared memory; one thread block.
 //   sizes  of all units; rest: shared memory behind them
 __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share& at, int cluster, std::uint32_t* keys,
                                 const std::uint16_t* sizes, void* rest, Ranker& ranker) {
   const PageRegion region = region_of(p.s, r.plan, p.layer, r.seq_slot, r.length);
   const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.plan.region.n_select));
-  if (r.plan.injected.turnover >= 0 && at.n > 0) {
-    const topk::Walk walk(at.n, 0, selections_before(p.s, r, p.layer), r.plan.injected.turnover,
-                          static_cast<double>(wanted) * at.n / max(total, 1), static_cast<std::uint32_t>(at.index));
-    walk.set_keys<kThreads>(at.n, keys, ranker);
-  }
   if (threadIdx.x == 0) p.s.selection.n[0][at.index] = wanted;
   if (wanted > 0) {
     const std::uint64_t low = find_low(ranker, keys, sizes, at.n, wanted, total);

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
     pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
     if (at.rank > 0) continue;
     std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
-    write_units(p.s, r.plan, kWhen, {all, at.index, r.length}, keys,
+    write_units(p.s, r.plan, kWhen, {all, at.index}, keys,
                 all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed, ranker);
   }
 }

@@ -47,8 +47,8 @@ struct Selection {
   RowInfo info;
   int of_warps[kWarps];
   std::uint32_t n_rivals;
-  int n_before, injected_before;  // rivals that earlier blocks take; injected ones before
-  bool flagged;                   // with speculative selection: the KV head attends this step's selection
+  int n_before;  // rivals that earlier blocks take
+  bool flagged;  // with speculative selection: the KV head attends this step's selection
 };
 
 __host__ __device__ constexpr int share_of(int n, int blocks) {
@@ -65,7 +65,7 @@ struct Pass {
 // A thread block's part in the selections of a KV head. The phases of a pass are called by the whole block, in the order
 // in which they stand here.
 //
-// Shared memory: values [kept], then three bit masks of a share (taken, injected, in the speculative selection) and the
+// Shared memory: values [kept], then two bit masks of a share (taken, in the speculative selection) and the
 // addresses of its pages.
 template <SelectPasses kSelectPasses, bool kLists>
 struct Block {
@@ -75,7 +75,7 @@ struct Block {
   const Args& p;
   Selection<kWarps>& sel;
   float* values;
-  std::uint32_t *mask, *injected, *there;
+  std::uint32_t *mask, *there;
   std::int32_t* tables;
   Team team;
   int kept, item, row, kv_head;
@@ -152,9 +152,7 @@ struct Block {
     };
     load(4 * tid);
     sel.histogram.clear();
-    if (info.turnover >= 0)
-      for (int i = tid; i < (a.own + 31) / 32; i += kThreads) injected[i] = 0;
-    if (tid == 0) sel.n_rivals = 0, sel.n_before = 0, sel.injected_before = 0;
+    if (tid == 0) sel.n_rivals = 0, sel.n_before = 0;
     total<kWarps>(p, info, item, a.n, sel.totals);
     const Bins bins = bins_of(p, sel.totals);
     const auto count = [&](int i, const float4& four) {
@@ -194,16 +192,8 @@ struct Block {
     topk::Threshold t{{bins.least(), bins.shift}, {0, 32}, a.k, 0, 0};
     topk::find_bin(team, sel.histogram, t, t.keys, bins.shift, [&] {
       if (kSelectPasses == SelectPasses::kBoth && a.next && pass == 0 && threadIdx.x < kWarp) read_gate();
-      if (sel.info.turnover >= 0) inject(a);
     });
     return t;
-  }
-  __device__ void inject(const Pass& a) {
-    const RowInfo& info = sel.info;
-    const topk::Walk walk(a.n - info.skip, a.k, info.length, info.turnover, info.n_injected,
-                          static_cast<std::uint32_t>(index));
-    const int before = __reduce_add_sync(~0u, walk.mark<kThreads>(a.k, a.begin - info.skip, a.own, injected));
-    if (threadIdx.x % kWarp == 0 && before > 0) atomicAdd(&sel.injected_before, before);
   }
 
   // Marks what is taken for certain; sends the rivals, where they are few, to every block.
@@ -276,17 +266,15 @@ struct Block {
   __device__ __forceinline__ void write_selected(const Pass& a, int first) {
     const int tid = threadIdx.x;
     const RowInfo& info = sel.info;
-    const bool injects = info.turnover >= 0;
     const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.selection.ids[when] + index * p.s.max_listed;
     const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
     std::int32_t* listed = p.s.slots.listed + index * p.s.max_listed + info.base + info.skip;  // after the sinks
-    topk::write_marked(injects ? injected : mask, a.own, sel.of_warps, injects ? sel.injected_before : first,
-                       [&](int at, int i) {
-                         if constexpr (kLists)
-                           if (lists) listed[at] = tables[i / kKvPageTokens] * kKvPageTokens + i % kKvPageTokens;
-                         out[at] = info.base + a.begin + i;
-                       });
+    topk::write_marked(mask, a.own, sel.of_warps, first, [&](int at, int i) {
+      if constexpr (kLists)
+        if (lists) listed[at] = tables[i / kKvPageTokens] * kKvPageTokens + i % kKvPageTokens;
+      out[at] = info.base + a.begin + i;
+    });
     if (team.rank == 0 && tid == 0) p.s.selection.n[when][index] = a.k;
   }
 };
@@ -297,7 +285,7 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
   extern __shared__ __align__(16) float values[];
   __shared__ __align__(16) Selection<Of<kSelectPasses>::kWarps> sel;
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
-  auto *injected = mask + share / 32, *there = injected + share / 32;
+  auto* there = mask + share / 32;
   auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
   const int rank = blockIdx.x % blocks, item = blockIdx.x / blocks, row = item / p.s.n_kv_heads,
             kv_head = item % p.s.n_kv_heads;
@@ -313,7 +301,7 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
   grid_dependency_wait();
   cluster_begun();
   const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, kv_head);
-  Block<kSelectPasses, kLists> block{p,    sel,  values, mask,    injected, there, tables, {blocks, rank},
+  Block<kSelectPasses, kLists> block{p,    sel,  values, mask,    there, tables, {blocks, rank},
                                      kept, item, row,    kv_head, index};
   for (int pass = 0; pass < 2; ++pass) {
     if (!block.has_pass(pass)) break;
@@ -349,7 +337,7 @@ void run(const Args& a, const CudaContext& context) {
   int blocks = 1;
   for (int more = 2; more <= static_cast<int>(clusters.size()) && more * items <= sm_count(); ++more)
     if (clusters[static_cast<std::size_t>(more - 1)] >= items) blocks = more;
-  const int share = share_of(static_cast<int>(a.width), blocks), masks = share / 32 * 4 * 4;
+  const int share = share_of(static_cast<int>(a.width), blocks), masks = share / 32 * 4 * 3;
   const int kept = std::min({share, K::kMaxKept, std::max(0, most_shared - masks) / 4 / kStage * kStage});
   launch_clusters(context, "select_tokens", kernel, dim3(static_cast<unsigned>(items * blocks)),
                   dim3(static_cast<unsigned>(K::kThreads)), static_cast<unsigned>(blocks),

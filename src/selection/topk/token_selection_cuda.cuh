@@ -37,13 +37,12 @@ struct Args {
 // speculative selection by the KV heads that need it), and of [skip, n) n_select for the next; without speculative
 // selection both are the same. Args::partial covers [skip, n_now).
 struct RowInfo {
-  int seq_slot, length, base, skip, n, n_select, n_now, n_select_now;
+  int seq_slot, base, skip, n, n_select, n_now, n_select_now;
   bool speculative;
   bool by_mass;     // the gate compares missing mass
   int begin, each;  // the row's first stage; stages per KV head
   Pool pool;
-  float alpha, turnover;
-  int n_injected;  // SelectionPlan::Region::n_select: unlike n_select the same at every length, so that `turnover` is a steady rate
+  float alpha;
   // Values are pooled as log probabilities; with one head its scores give the same order.
   __device__ bool logs(int group) const { return group > 1 && (pool == Pool::kMaxS || pool == Pool::kMeanS); }
 };
@@ -57,13 +56,12 @@ __device__ inline RowInfo row_info(const Args& p, int row) {
   const PageRegion now = page_region(r.plan, r.length),
                    all = info.speculative ? page_region(r.plan, r.length + 1) : now;
   info.by_mass = by_mass(r);
-  info.seq_slot = r.seq_slot, info.length = r.length;
+  info.seq_slot = r.seq_slot;
   info.base = all.first / kStage * kStage;
   info.skip = all.first - info.base;
   info.n = all.last - info.base, info.n_select = all.n_select;
   info.n_now = now.last - info.base, info.n_select_now = now.n_select;
-  info.pool = r.plan.scores.pool, info.alpha = r.plan.scores.alpha, info.turnover = r.plan.injected.turnover;
-  info.n_injected = r.plan.region.n_select;
+  info.pool = r.plan.scores.pool, info.alpha = r.plan.scores.alpha;
   return info;
 }
 

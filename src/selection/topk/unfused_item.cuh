@@ -104,12 +104,7 @@ __device__ __forceinline__ int tokens_of_unit(const Item& item) {
 // The group's queries, or their pool, as f32 in shared memory: [n_scored][head_dim].
 __device__ inline void load_queries(const UnfusedArgs& p, const Item& item, float* q) {
   const int d = p.s.head_dim;
-  const bool below = item.plan.scores.probe == Probe::kPreviousLayer && p.layer > 0;
-  const std::int64_t head = std::int64_t{item.kv_head} * p.group;
-  const auto* from =
-      below ? static_cast<const __nv_bfloat16*>(p.s.selection.below_q) +
-                  ((static_cast<std::int64_t>(p.layer - 1) * p.s.n_seq_slots + item.seq_slot) * p.s.n_heads + head) * d
-            : static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * d;
+  const auto* from = static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * d;
   const auto at = [&](int g, int c) {
     const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + g * d + c);
     return widen(__ushort_as_bfloat16(bits));

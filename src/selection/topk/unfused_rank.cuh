@@ -118,7 +118,7 @@ __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, s
   const bool holds = item.plan.hold > 0 && item.goes_on && p.s.selection.n[0][item.index] == item.n_select * item.each;
   if (holds) hold_units(p, item, keys, units, ranker);
   const std::uint32_t fixed = by_mass(item.plan) ? fixed_key<kMost>(item, sums) : 0;
-  write_units(p.s, item.plan, p.when, {item, item.index, item.length, item.ranked, fixed}, keys, units, ranker);
+  write_units(p.s, item.plan, p.when, {item, item.index, item.ranked, fixed}, keys, units, ranker);
 }
 
 // ---- by a cluster: each thread block pools a share of the units and writes keys to the first block, which ranks them

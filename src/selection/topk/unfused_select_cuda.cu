@@ -160,7 +160,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
   if (is_one_bit(e.kind)) {
     const int first = (item.first + u) * n_tokens;
-    score_tokens(p, item, q, u, n_tokens, item.plan.scores.page_score == PageScore::kMean, [&](int t) {
+    score_tokens(p, item, q, u, n_tokens, true, [&](int t) {
       const int token = first + t;
       if (token / e.tokens == item.stored / e.tokens)  // of the open group (OneBit::score_open_group)
         return load_channels(stored_key<T>(p, item, token), d);
@@ -278,16 +278,6 @@ __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
   }
 }
 
-__global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, DeviceCache s, int layer) {
-  launch_dependents();
-  grid_dependency_wait();
-  const int row = blockIdx.x, seq_slot = seq_slots[row], words = s.n_heads * s.head_dim / 8;
-  if (seq_slot < 0) return;
-  uint4* to =
-      static_cast<uint4*>(s.selection.below_q) + (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * words;
-  for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = __ldcg(q + static_cast<std::int64_t>(row) * words + i);
-}
-
 // Scratch of a launch: scores, terms (aligned to 8), units.
 struct Layout {
   std::int64_t width;
@@ -391,12 +381,6 @@ void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& s, std::int3
     }
     run(a, c.pools_layers, context);
   }
-}
-
-void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const DeviceCache& s,
-                      std::int32_t layer, const CudaContext& context) {
-  launch(context, "keep_probes", keep_probes_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
-         static_cast<const uint4*>(q), seq_slots, s, layer);
 }
 
 }  // namespace mneme

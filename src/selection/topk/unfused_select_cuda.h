@@ -45,9 +45,4 @@ std::size_t unfused_select_scratch_bytes(const DeviceCache& cache, std::int32_t 
 void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& cache, std::int32_t slot_layer,
                          const CudaContext& context);
 
-// Stores the rows' queries for the layers that probe with them (Probe::kPreviousLayer), in DeviceCache::below_q.
-//   q [n, heads * D] bf16; seq_slots [n], -1: none
-void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const DeviceCache& cache,
-                      std::int32_t layer, const CudaContext& context);
-
 }  // namespace mneme

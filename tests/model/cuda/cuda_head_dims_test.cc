@@ -46,7 +46,7 @@ TEST_F(CudaHeadDimsTest, MethodsSelectAsTheCpu) {
     const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
     for (const Form& form :
          {Form{"window", "sink=5"}, Form{"freekv", "tau=0.7"}, Form{"quest", "unit=page:16"},
-          Form{"quest", "unit=page:32,index=cuboid"}, Form{"fier", "unit_fetch=4"}, Form{"oracle", "unit=page:32"},
+          Form{"quest", "unit=page:32,index=cuboid"}, Form{"fier", ""}, Form{"oracle", "unit=page:32"},
           Form{"louiskv", "unit=cluster:16,block=256,tau=-1,max_reuse=7"}, Form{"mneme", "eps=0.05"},
           Form{"actqkv", "sink=32,recent=64"}})
       for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
@@ -67,7 +67,7 @@ TEST_F(CudaHeadDimsTest, MethodsSelectAsTheCpu) {
 // SmolLM2-135M's heads: with 3 KV heads and 7 selected pages arrays of a launch's scratch are no multiples of 8 bytes.
 TEST_F(CudaHeadDimsTest, OddNumbersOfHeadsSelectAsTheCpu) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 9, 3, 64), DType::kBF16, {}, 5, cpu);
-  for (const Form& form : {Form{"freekv", "tau=0.7"}, Form{"quest", "unit=page:16"}, Form{"fier", "unit_fetch=4"},
+  for (const Form& form : {Form{"freekv", "tau=0.7"}, Form{"quest", "unit=page:16"}, Form{"fier", ""},
                            Form{"louiskv", "unit=cluster:16,block=256,tau=-1,max_reuse=7"}, Form{"mneme", "eps=0.05"},
                            Form{"mneme", "index=sketch:12,unit=token"}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {

@@ -10,6 +10,7 @@
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/step_delays.h"
 
 namespace mneme {
 namespace {
@@ -27,7 +28,6 @@ TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
                                                {"freekv", "unit=page:32,gate=mass", KvStore::kHost},
                                                {"fier", "", KvStore::kHost},
                                                {"fier", "group=64", KvStore::kDevice},
-                                               {"fier", "unit_fetch=4", KvStore::kHost},
                                                {"window", "", KvStore::kHost},
                                                {"window", "", KvStore::kDevice},
                                                {"freekv", "unit=token,index=one_bit", KvStore::kHost},
@@ -78,14 +78,11 @@ TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
   const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", ""},
-                                        {"fier", "unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit"},
-                                        {"freekv", "unit=token,index=one_bit,unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1,recent=0"},
-                                        {"freekv", "unit=token,index=one_bit,tau=0.3,recent=1,unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,recent=1"},
                                         {"louiskv", "tau=0.2"},
                                         {"louiskv", "tau=-1,max_reuse=7"},
-                                        {"louiskv", "tau=0.2,unit_fetch=4"},
                                         {"louiskv", "tau=0.2,by_size=yes"},
                                         {"oracle", ""},
                                         {"oracle", "unit=page:32"},
@@ -110,47 +107,42 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
+  SlowLink link;
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
                                         {"freekv", "unit=page:32,tau=0.3"},
                                         {"freekv", "unit=page:32,tau=-1"},
                                         {"freekv", "unit=page:32,gate=mass,eps=0.1"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1"},
-                                        {"freekv", "unit=token,index=one_bit,tau=0.3,unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit,gate=mass,eps=0.1"},
                                         {"fier", ""},
-                                        {"fier", "unit_fetch=4"},
                                         {"louiskv", "tau=0.2"},
-                                        {"louiskv", "tau=0.2,unit_fetch=4"},
                                         {"louiskv", "tau=-1,max_reuse=9,segment=8-20"},
                                         {"louiskv", "unit=page:32,index=box,tau=0.2"},
                                         {"oracle", ""},
                                         {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
-    const auto answers = [&](bool merged, std::int32_t delay_us) {
+    const auto answers = [&](std::int32_t delay_us, SlowLink* link) {
+      StepDelays delays(delay_us);
       OnDevice host(*model,
-                    {.max_rows = 512,
-                     .max_sequences = 2,
-                     .max_context = model->max_context(),
-                     .store = KvStore::kHost,
-                     .recall_form = {.merged = merged},
-                     .delay_us = delay_us},
+                    {.max_rows = 512, .max_sequences = 2, .max_context = model->max_context(), .store = KvStore::kHost},
                     DType::kBF16, 100);
+      host.forward.observe(&delays);
       SequenceCache cache(*host.pool);
       MethodState method(plan);
       std::vector<float> out;
       for (int i = 0; i < 83; ++i) {
         const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), i < 3 ? 400 : 1);
+        if (link != nullptr) link->keep_busy();
         const std::vector<float> logits = host.step(cache, piece, &method);
         out.insert(out.end(), logits.begin(), logits.end());
       }
       return out;
     };
-    const std::vector<float> want = answers(false, 0);
-    for (const bool merged : {false, true})
-      for (const std::int32_t delay_us : {merged ? 0 : 20, 150, 600}) {
-        if (merged && plan->rules.unit_tokens != kPageTokens) continue;
-        ASSERT_TRUE(answers(merged, delay_us) == want)
-            << name << " " << overrides << ", up to " << delay_us << " us, " << (merged ? "merged" : "gathered");
+    const std::vector<float> want = answers(0, nullptr);
+    for (const std::int32_t delay_us : {0, 20, 150, 600})
+      for (SlowLink* const busy : {static_cast<SlowLink*>(nullptr), &link}) {
+        ASSERT_TRUE(answers(delay_us, busy) == want)
+            << name << " " << overrides << ", up to " << delay_us << " us" << (busy != nullptr ? ", a busy link" : "");
       }
   }
 }
@@ -163,40 +155,6 @@ LayerStats all_layers(const MethodState& method) {
     sum.attended_tokens += l.attended_tokens;
   }
   return sum;
-}
-
-// Neighbours that come too: counted as what came, not as what was missing; and fewer are missing then.
-TEST_F(CudaMethodTest, NeighboursOfTokensAreCounted) {
-  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = kept_runs(1400, model->config().vocab, 6);
-  const std::span<const std::int32_t> all(tokens);
-  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=0.3"}}) {
-    SCOPED_TRACE(name);
-    const auto run = [&](const std::string& fetch, std::vector<float>& out) {
-      OnDevice host(*model, KvStore::kHost);
-      MethodState method(plan_for(*model, name, 256, (std::string(overrides) + fetch).c_str()));
-      SequenceCache cache(*host.pool);
-      for (int i = 0; i < 3; ++i) host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 400), &method);
-      for (int i = 0; i < 80; ++i) {
-        const auto logits = host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 1), &method);
-        out.insert(out.end(), logits.begin(), logits.end());
-      }
-      return all_layers(method);
-    };
-    const std::string comma = *overrides == '\0' ? "" : ",";
-    std::vector<float> one_by_one, by_four;
-    const LayerStats one = run("", one_by_one), four = run(comma + "unit_fetch=4", by_four);
-    EXPECT_TRUE(one_by_one == by_four);
-    EXPECT_EQ(one.recalled_units, one.missing_units);
-    EXPECT_EQ(four.selected_units, one.selected_units);
-    if (*overrides == '\0') {
-      EXPECT_EQ(four.replaced_units, one.replaced_units);
-    }
-    EXPECT_GT(four.recalled_units, four.missing_units);
-    RecordProperty(name, std::to_string(one.missing_units) + " of " + std::to_string(one.selected_units) + "; " +
-                             std::to_string(four.missing_units) + " with " + std::to_string(four.recalled_units) +
-                             " fetched");
-  }
 }
 
 // How much of a selection is new is what the CPU counts, but for what is selected otherwise by rounding, and what is
@@ -238,9 +196,8 @@ TEST_F(CudaMethodTest, WindowsRunInOneStepWithTokens) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = kept_runs(2000, model->config().vocab, 12);
   const std::span<const std::int32_t> all(tokens);
-  for (const auto& [name, overrides] : {std::pair{"fier", "unit_fetch=4"},
-                                        {"freekv", "unit=token,index=one_bit,tau=0.3"},
-                                        {"louiskv", "tau=0.7,max_reuse=11"}})
+  for (const auto& [name, overrides] :
+       {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=0.3"}, {"louiskv", "tau=0.7,max_reuse=11"}})
     for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
       SCOPED_TRACE(::testing::Message() << name << (store == KvStore::kHost ? " host" : " device"));
       const auto window = plan_for(*model, "window", 256, ""), selects = plan_for(*model, name, 256, overrides);
@@ -347,7 +304,6 @@ TEST(CudaMethods, WindowsShareStateWithAnyUnits) {
   }
   EXPECT_FALSE(of_window.holds(of_fier));
   EXPECT_LE(of_window.n_slots, 17) << "pages, alone";
-  EXPECT_FALSE(both.holds(needs(plan("fier", "unit_fetch=4"))));
 }
 
 // Cache slots that grow into free memory change what is fetched, and no answer.

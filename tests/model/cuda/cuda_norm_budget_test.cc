@@ -11,6 +11,7 @@
 
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/step_delays.h"
 
 namespace mneme {
 namespace {
@@ -262,18 +263,16 @@ TEST_F(CudaNormBudgetTest, NothingDependsOnWherePagesLie) {
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32,budget=norm,loss=0.3"},
                                         {"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.3"},
-                                        {"fier", "budget=norm,loss=0.3,unit_fetch=4"},
+                                        {"fier", "budget=norm,loss=0.3"},
                                         {"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=0.3"},
                                         {"oracle", "budget=norm,loss=0.3"},
                                         {"louiskv", "budget=norm,loss=0.3,tau=0.2"},
-                                        {"louiskv", "budget=norm,loss=0.3,tau=-1,max_reuse=7,unit_fetch=4"}}) {
+                                        {"louiskv", "budget=norm,loss=0.3,tau=-1,max_reuse=7"}}) {
     const auto plan = plan_for(*model, name, 192, overrides);
     const auto answers = [&](KvStore store, std::int32_t delay_us) {
-      OnDevice on(*model, {.max_rows = 512,
-                           .max_sequences = 2,
-                           .max_context = model->max_context(),
-                           .store = store,
-                           .delay_us = delay_us});
+      StepDelays delays(delay_us);
+      OnDevice on(*model, {.max_rows = 512, .max_sequences = 2, .max_context = model->max_context(), .store = store});
+      on.forward.observe(&delays);
       SequenceCache cache(*on.pool);
       MethodState method(plan);
       std::vector<float> out;

@@ -1,5 +1,5 @@
-// Recipes that no fused selection covers, on the device, compared with the CPU: units of any size, every index, pool,
-// probe and schedule.
+// Recipes that no fused selection covers, on the device, compared with the CPU: units of any size, every index, pool
+// and schedule.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -65,7 +65,6 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
   const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
   for (const Form& form : {Form{"quest", "unit=page:16"},
                            Form{"quest", "unit=page:16,index=cuboid,sink=0,recent=0"},
-                           Form{"quest", "unit=page:32,probe=previous_layer"},
                            Form{"quest", "unit=page:16,pool=maxQ"},
                            Form{"quest", "unit=page:64,sink=64,pool=meanQ,index=centroid"},
                            Form{"freekv", "unit=page:16,tau=0.7"},
@@ -88,8 +87,7 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
                            Form{"fier", "pool=none"},
                            Form{"freekv", "unit=page:16,pool=none,tau=0.7"},
                            Form{"freekv", "index=keys,pool=none,gate=mass,eps=0.2"},
-                           Form{"oracle", "unit=page:32,pool=none"},
-                           Form{"fier", "unit=page:32,page_score=lse"}})
+                           Form{"oracle", "unit=page:32,pool=none"}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Model* m : {model.get(), alone.get()}) {
         const DType type = m == model.get() ? DType::kBF16 : DType::kF16;

@@ -10,6 +10,7 @@
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_models.h"
 #include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/step_delays.h"
 #include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/test_threads.h"
@@ -152,9 +153,10 @@ TEST_F(CudaWindowsTest, HasTheCpusLogits) {
 std::vector<float> answers_of(const Model& model, const std::shared_ptr<const Plan>& plan, KvStore store,
                               std::int32_t delay_us, std::size_t n, bool together) {
   Stream stream = Stream::make();
-  CudaForward forward(
-      model, CudaWeights::load(model, stream), Stream::make(),
-      {.max_rows = 512, .max_sequences = 12, .max_context = model.max_context(), .store = store, .delay_us = delay_us});
+  StepDelays delays(delay_us);
+  CudaForward forward(model, CudaWeights::load(model, stream), Stream::make(),
+                      {.max_rows = 512, .max_sequences = 12, .max_context = model.max_context(), .store = store});
+  forward.observe(&delays);
   const KvShape shape = model.kv_shape(DType::kBF16);
   const auto pool = forward.make_pool(shape, 400 * shape.blocks_per_page());
   std::vector<SequenceCache> caches;

@@ -190,50 +190,6 @@ TEST_F(CudaLayerSelectTest, WindowsSelectWhatTheReferenceSelects) {
   EXPECT_GE(decided, 900);
 }
 
-// `mneme bench --turnover`: this share of a window's pages differs from the previous window's.
-TEST_F(CudaLayerSelectTest, InjectedTurnoverIsWhatWasAskedFor) {
-  constexpr std::int32_t kWindows = 20, kSelect = 10, kFirst = 2, kStride = 12, kRows = 512;
-  const AttentionShape shape{4, 64, DType::kBF16, 1.0f};
-  const Keys keys(shape, 2, 1, 6);
-  std::vector<SelectionWindow> windows;
-  for (std::int32_t w = 0; w < kWindows; ++w)
-    windows.push_back({.row = w * kRows, .n_rows = kRows, .n_candidates = 66 + w, .n_select = kSelect});
-  const DeviceArray<SelectionWindow> there(windows);
-  const DeviceArray<float> probes(std::vector<float>(static_cast<std::size_t>(kWindows) * 2 * 64, 1.0f));
-  const DeviceArray<std::uint32_t> ranks(static_cast<std::size_t>(kWindows) * 92);
-  const DeviceArray<std::int32_t> units(static_cast<std::size_t>(kWindows) * kStride), n_units(kWindows);
-  for (const float turnover : {0.0f, 0.1f, 0.25f, 1.0f}) {
-    select_windows_cuda({.keys = keys.in_pages(),
-                         .probes = probes.data(),
-                         .windows = there.data(),
-                         .n_windows = kWindows,
-                         .n_heads = 8,
-                         .seq_slot = 1,
-                         .first_unit = kFirst,
-                         .n_candidates = 66 + kWindows,
-                         .ranks = ranks.data(),
-                         .rank_stride = 92,
-                         .units = units.data(),
-                         .n_units = n_units.data(),
-                         .unit_stride = kStride,
-                         .turnover = turnover,
-                         .first_row = 3 * kRows},
-                        context());
-    const Ids got = units.get(stream);
-    std::int32_t fresh = 0;
-    for (std::int32_t w = 0; w < kWindows; ++w) {
-      const Ids now(got.begin() + w * kStride, got.begin() + w * kStride + kSelect);
-      ASSERT_TRUE(std::is_sorted(now.begin(), now.end()));
-      ASSERT_GE(now.front(), kFirst);
-      ASSERT_LT(now.back(), kFirst + 66 + w);
-      const Ids before(got.begin() + std::max(w - 1, 0) * kStride,
-                       got.begin() + std::max(w - 1, 0) * kStride + kSelect);
-      for (const std::int32_t u : now) fresh += std::find(before.begin(), before.end(), u) == before.end() ? 1 : 0;
-    }
-    EXPECT_NEAR(static_cast<float>(fresh) / static_cast<float>((kWindows - 1) * kSelect), turnover, 0.01);
-  }
-}
-
 // Decode rows, layer after layer and step after step: as many pages as the CPU's shared layer budget gives.
 TEST_F(CudaLayerSelectTest, RowsSelectWhatTheReferenceSelects) {
   std::int32_t decided = 0, all = 0;

@@ -83,10 +83,6 @@ Kind sketch(const Form& f, bool by_token) {
             .score = {[](const Form& g, const SummaryScores& t) { sketch_score_cpu(t, g.k, false); },
                       [](const Form& g, const SummaryScores& t) { sketch_score_ref(t, g.k, false); }},
             .per_entry = 1};
-  if (std::string_view(f.name) == "coarse") {
-    kind.score[0] = [](const Form& g, const SummaryScores& t) { sketch_coarse_cpu(t, g.k); };
-    kind.score[1] = [](const Form& g, const SummaryScores& t) { sketch_coarse_ref(t, g.k); };
-  }
   if (!by_token) return kind;
   kind.score[0] = [](const Form& g, const SummaryScores& t) { sketch_score_cpu(t, g.k, true); };
   kind.score[1] = [](const Form& g, const SummaryScores& t) { sketch_score_ref(t, g.k, true); };
@@ -224,17 +220,18 @@ TEST_P(Summary, EqualKeysAreRepresentedExactly) {
   EXPECT_NEAR(scores[0], dot + std::log(tokens) / alpha, 1e-3 * dot);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Forms, Summary,
-    ::testing::Values(Form{"centroids", 32, 64, 8}, Form{"centroids", 16, 128, 2}, Form{"centroids", 8, 8, 8},
-                      Form{"centroids", 7, 24, 1}, Form{"centroids", 128, 16, 16}, Form{"sketch", 32, 64, 12},
-                      Form{"sketch", 8, 8, 8}, Form{"sketch", 16, 128, 16}, Form{"coarse", 32, 64, 12},
-                      Form{"coarse", 8, 24, 5}, Form{"tokens", 32, 64, 12}, Form{"tokens", 32, 8, 3},
-                      Form{"moments", 32, 64, 0}, Form{"moments", 1, 8, 0}, Form{"moments", 33, 40, 0}),
-    [](const auto& test) {
-      return std::string(test.param.name) + "_" + std::to_string(test.param.page) + "_" +
-             std::to_string(test.param.dim) + "_" + std::to_string(test.param.k);
-    });
+INSTANTIATE_TEST_SUITE_P(Forms, Summary,
+                         ::testing::Values(Form{"centroids", 32, 64, 8}, Form{"centroids", 16, 128, 2},
+                                           Form{"centroids", 8, 8, 8}, Form{"centroids", 7, 24, 1},
+                                           Form{"centroids", 128, 16, 16}, Form{"sketch", 32, 64, 12},
+                                           Form{"sketch", 8, 8, 8}, Form{"sketch", 16, 128, 16},
+                                           Form{"tokens", 32, 64, 12}, Form{"tokens", 32, 8, 3},
+                                           Form{"moments", 32, 64, 0}, Form{"moments", 1, 8, 0},
+                                           Form{"moments", 33, 40, 0}),
+                         [](const auto& test) {
+                           return std::string(test.param.name) + "_" + std::to_string(test.param.page) + "_" +
+                                  std::to_string(test.param.dim) + "_" + std::to_string(test.param.k);
+                         });
 
 // Corners of a square twice each, in channels 0 and 1 of 8. Seeds are corner 0, the one across (3 before its copy 7),
 // and of the two that are equally far from both the smaller index, 1: corner 2 goes to 0.

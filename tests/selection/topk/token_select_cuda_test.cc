@@ -213,98 +213,6 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
     }
 }
 
-// Tokens fetched with their neighbours are attended as those fetched alone, bit for bit, for any number of cache slots;
-// a neighbour that was fetched before is a hit.
-TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
-  for (const ScheduleKind schedule : {ScheduleKind::kEveryStep, ScheduleKind::kSpeculative})
-    for (const std::int32_t head_dim : {64, 128})
-      for (const std::int32_t spare : {0, 1, 30, 400}) {
-        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", spare " << spare);
-        const bool is_speculative = schedule == ScheduleKind::kSpeculative;
-        mneme::Setup setup{.head_dim = head_dim,
-                           .max_pages = 70,
-                           .budget = 333,
-                           .sink = 37,
-                           .recent = 45,
-                           .group_tokens = 32,
-                           .spare = spare,
-                           .schedule = schedule,
-                           .tau = 0.5f};
-        World single(setup, 6, 3);
-        setup.fetch = 4;
-        World together(setup, 6, 3);
-        // Keys of neighbours are similar, as in text.
-        for (World* w : {&single, &together})
-          for (std::int32_t seq_slot = 0; seq_slot < w->s.seq_slots; ++seq_slot)
-            for (std::int32_t head = 0; head < w->s.kv_heads; ++head)
-              for (std::int32_t t = 0; t < w->s.max_pages * kKvPageTokens; ++t)
-                if (t % 4 != 0)
-                  std::memcpy(w->page(seq_slot, head, t / 32) + static_cast<std::size_t>(t % 32) * w->v.token_bytes(),
-                              w->token(seq_slot, head, t / 4 * 4), static_cast<std::size_t>(head_dim) * 3 / 2);
-        const DeviceArray<std::int32_t> layers(Ids{0});
-        std::mt19937 rng(5);
-        std::int32_t length = 2001;
-        std::vector<float> q;
-        for (int step = 0; step < 60; ++step, ++length) {
-          if (step == 0) q = queries(single, rng, 2);
-          for (std::size_t i = rng() % 7; i < q.size(); i += 7)
-            q[i] = static_cast<float>(static_cast<int>(rng() % 5) - 2);
-          std::vector<float> cosines;
-          for (std::int32_t i = 0; i < single.s.seq_slots * single.s.kv_heads; ++i)
-            cosines.insert(cosines.end(), static_cast<std::size_t>(single.s.group), rng() % 4 == 0 ? 0.4f : 0.6f);
-          std::vector<std::uint16_t> attended[2];
-          Ids selected[2];
-          for (World* w : {&single, &together}) {
-            const std::size_t i = w == &single ? 0 : 1;
-            if (step == 0) {
-              begin(*w, length - 1);
-              for (std::int32_t seq_slot = 0; seq_slot < w->s.seq_slots; ++seq_slot)
-                fill_slots_cuda(seq_slot, length, w->plan(), w->v, w->pages(), 0, 0, context());
-            }
-            write_newest(*w, length);
-            set_queries(*w, q);
-            set_cosines(*w, cosines);
-            const Rows r = rows_of(*w, length, step == 0 ? 1 : 0);
-            run(*w, r, SelectWhen::kNow);
-            attended[i] = attend(*w, r);
-            for (const std::int32_t head : {0, 1}) {
-              const Ids ids = selected_units(*w, 1, head, SelectWhen::kNow);
-              selected[i].insert(selected[i].end(), ids.begin(), ids.end());
-            }
-            if (!is_speculative) expect_listed(*w, 1, 1, length, selected_units(*w, 1, 1, SelectWhen::kNow));
-            close_unit_entries_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
-                                    w->pages(), context());
-            if (is_speculative) run(*w, r, SelectWhen::kNext);
-            if (step % 7 == 0) expect_slots(*w);
-            if (HasFatalFailure()) return;
-          }
-          ASSERT_EQ(selected[1], selected[0]) << "step " << step;
-          ASSERT_EQ(attended[1], attended[0]) << "step " << step;
-        }
-        const auto one = fetch(single.v.counts, 2), four = fetch(together.v.counts, 2);
-        for (std::size_t seq_slot = 0; seq_slot < 2; ++seq_slot) {
-          EXPECT_EQ(four[seq_slot].selected, one[seq_slot].selected);
-          if (!is_speculative) {
-            EXPECT_EQ(four[seq_slot].replaced, one[seq_slot].replaced);
-          }
-          // Among cache slots with equal stamps a different one may be evicted.
-          EXPECT_LE(four[seq_slot].missing, one[seq_slot].missing + one[seq_slot].missing / 20);
-          EXPECT_EQ(one[seq_slot].neighbours, 0u);
-          RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[seq_slot].missing) + " " +
-                                                                        std::to_string(four[seq_slot].missing) + " + " +
-                                                                        std::to_string(four[seq_slot].neighbours));
-          if (spare == 0) {
-            EXPECT_EQ(four[seq_slot].neighbours, 0u);
-            EXPECT_EQ(four[seq_slot].missing, one[seq_slot].missing);
-          }
-          if (spare == 400) {
-            EXPECT_GT(four[seq_slot].neighbours, 0u);
-            EXPECT_LT(four[seq_slot].missing, one[seq_slot].missing);
-          }
-        }
-      }
-}
-
 // Recall lists that need shared memory between the default limit and the limit less the static part.
 TEST_F(CudaTokenTest, ListsOfEverySizeFit) {
   std::mt19937 rng(7);
@@ -348,27 +256,6 @@ TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
       }
     }
   }
-}
-
-// Injected selections have the requested turnover.
-TEST_F(CudaTokenTest, InjectedTurnoverIsWhatWasAskedFor) {
-  World w({.max_pages = 300, .budget = 64 + 64 + 200, .group_tokens = 32}, 9, 3);
-  SelectionPlan plan = w.plan();
-  plan.injected.turnover = 0.1f;
-  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
-    copy_bytes(w.v.plans + seq_slot, &plan, sizeof(plan), stream);
-  std::mt19937 rng(1);
-  queries(w, rng, 2);
-  begin(w, 9000);
-  const std::int32_t first = 9000 + 64 + 64 + 10;  // the number of candidates is not a multiple of 128 in between
-  for (std::int32_t length = first; length < first + 20; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
-  const auto before = fetch(w.v.counts, 1);
-  for (std::int32_t length = first + 20; length < first + 80; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
-  const auto after = fetch(w.v.counts, 1);
-  const auto selected = static_cast<double>(after[0].selected - before[0].selected),
-             replaced = static_cast<double>(after[0].replaced - before[0].replaced);
-  EXPECT_EQ(selected, 60 * 2 * 200);
-  EXPECT_NEAR(replaced / selected, 0.1, 0.035);
 }
 
 }  // namespace

@@ -33,13 +33,8 @@ bool recalls(const RetrievalState& s) {
   return !(s.in_pages() && s.by_layer());
 }
 
-bool recalls_by_host(const RetrievalState& s) {
-  return s.options().recall_form.by_host != nullptr;
-}
-
 bool merges(const RetrievalState& s) {
-  return s.options().recall_form.merged && s.any(asks::selects) && !s.any(asks::speculates) && !s.two_parts() &&
-         !s.any(asks::prunes) && caches_pages(s);
+  return s.any(asks::selects) && !s.any(asks::speculates) && !s.two_parts() && !s.any(asks::prunes) && caches_pages(s);
 }
 
 bool attends_early(const RetrievalState& s) {

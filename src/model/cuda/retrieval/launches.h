@@ -17,9 +17,6 @@ bool selects_in_sequence(const RetrievalState& s);
 bool closes_first(const RetrievalState& s);
 // Whether recall() lists a step's units.
 bool recalls(const RetrievalState& s);
-// Recall by the host (CudaRetrievalOptions::recall_form), in place of recall() for this step: it waits for the stream,
-// so the step cannot be part of a graph.
-bool recalls_by_host(const RetrievalState& s);
 // Whether hits are attended while recall() fetches the misses: attention with SlotRows::tickets is launched right after
 // it. Where most heads attend the speculative selection it costs more than it gains (freekv at 128K: 5.21 ms a step in
 // place of 5.14 without corrections, equal with 20 %).

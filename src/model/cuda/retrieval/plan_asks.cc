@@ -6,10 +6,10 @@
 namespace mneme {
 namespace {
 
-constexpr PlanAsks kAsks[] = {
-    asks::selects,     asks::speculates,         asks::keeps_selections, asks::own_arrays,       asks::other_scores,
-    asks::query_below, asks::query_of_selection, asks::gates_by_mass,    asks::weighs_attention, asks::pools_layers,
-    asks::prunes,      asks::budget_by_prompt};
+constexpr PlanAsks kAsks[] = {asks::selects,       asks::speculates,       asks::keeps_selections,
+                              asks::own_arrays,    asks::other_scores,     asks::query_of_selection,
+                              asks::gates_by_mass, asks::weighs_attention, asks::pools_layers,
+                              asks::prunes,        asks::budget_by_prompt};
 
 bool selects_newest(const SelectionPlan& p, const UnitEntries& entries) {
   return asks::selects(p) &&

@@ -27,9 +27,6 @@ inline bool own_arrays(const SelectionPlan& p) {
 inline bool other_scores(const SelectionPlan& p) {
   return selects(p) && !p.scores.own_arrays;
 }
-inline bool query_below(const SelectionPlan& p) {
-  return p.scores.probe == Probe::kPreviousLayer;
-}
 inline bool query_of_selection(const SelectionPlan& p) {
   return p.gate.reference == GateReference::kLastRetrieval;
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/base/error.h"
 #include "src/model/cuda/retrieval/launches.h"
+#include "src/model/cuda/retrieval/step_observer.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
@@ -58,9 +58,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (selects_small_pages(*this)) {
     select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .of_entries = true}, view_, slot_layer(layer),
                       context);
-    return;
-  }
-  if (any(asks::other_scores))
+  } else if (any(asks::other_scores)) {
     unfused_select_cuda(
         {.rows = rows,
          .when = when,
@@ -72,7 +70,16 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
          .sketch_pages = selects_sketch_pages(*this),
          .scratch = scratch},
         view_, slot_layer(layer), context);
-  if (!any(asks::own_arrays)) return;
+  }
+  if (any(asks::own_arrays) && !selects_small_pages(*this)) select_fused(when, layer, rows, pages, scratch, context);
+  after_selection(when, layer, rows, pages, lists_as_selected(*this), context);
+  // The same launches have selected for the next step.
+  if (lists_as_selected(*this) && any(asks::speculates))
+    after_selection(SelectWhen::kNext, layer, rows, pages, true, context);
+}
+
+void CudaRetrieval::select_fused(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                                 std::byte* scratch, const CudaContext& context) {
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
@@ -86,6 +93,25 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   } else {
     select_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   }
+}
+
+void CudaRetrieval::select_by_layer(std::int32_t layer, const SlotRows& rows, const void* remote_q,
+                                    std::int32_t* remote_to, const CudaContext& context) {
+  by_layer_->select(layer, rows, remote_q, remote_to, context);
+  after_selection(SelectWhen::kNow, layer, rows, pages_, in_pages_, context);
+}
+
+void CudaRetrieval::before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                                 const CudaContext& context) const {
+  if (options_.observer != nullptr && (any(asks::speculates) || any(asks::keeps_selections)))
+    options_.observer->before_gates({view_, rows, of_heads(pages), layer, slot_layer(layer)}, context);
+}
+
+void CudaRetrieval::after_selection(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                                    bool listed, const CudaContext& context) const {
+  if (options_.observer != nullptr)
+    options_.observer->after_selection({view_, rows, of_heads(pages), layer, slot_layer(layer), by_layer(), listed},
+                                       when, context);
 }
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
@@ -109,36 +135,12 @@ CudaRetrieval::Weights CudaRetrieval::keep_top_p(std::int32_t layer, const SlotR
   return weights();
 }
 
-void CudaRetrieval::inject_outcomes(float turnover, float correction, const RecallForm& form) {
-  options_.turnover = turnover, options_.correction = correction;
-  if (options_.recall_form == form) return;
-  options_.recall_form = form;
-  for (SeqSlot& p : seq_slots_) p = {.counts = std::move(p.counts)};  // reset
-}
-
-void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
-  if (!host_recall_) host_recall_ = options_.recall_form.by_host(view_);
-  std::vector<PageRecall::Row> all;
-  for (const Row& r : rows) {
-    const SelectionPlan& plan = at(r.seq_slot, layer).plan;
-    if (plan.schedule != ScheduleKind::kEveryStep || plan.units.tokens == 1 || view_.shared > 1)
-      fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
-    all.push_back({r.cache, plan, r.seq_slot, at(r.seq_slot, layer).reset != 0});
-  }
-  host_recall_->recall(all, layer, slot_layer(layer), stream);
-}
-
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting() : first + 1;
   const auto close = view_.index.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
   close({.rows = rows, .first = first, .stop = stop, .model_layers = layers_.selecting_on_device()}, view_,
         of_heads(pages), context);
-}
-
-void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context) {
-  if (any(asks::query_below) && layer + 1 < shape_.n_layers)
-    keep_probes_cuda(q, rows.seq_slots, rows.n, view_, layer, context);
 }
 
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {

@@ -41,8 +41,7 @@ class CudaRetrieval : public RetrievalState {
   CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                 const CudaRetrievalOptions& options);
 
-  // Benchmarks, see CudaRetrievalOptions.
-  void inject_outcomes(float turnover, float correction, const RecallForm& form);
+  void observe(StepObserver* observer) { options_.observer = observer; }
 
   // Local part of a row, as indices of the tables that it reads, and length of the remote part. Dense layers have their
   // own values.
@@ -104,15 +103,13 @@ class CudaRetrieval : public RetrievalState {
   LayerKeys layer_keys(std::int32_t layer) const { return by_layer_->keys(layer); }
   // Decode rows: their selections, by queries rotated for the remote part, and the length of the remote part.
   void select_by_layer(std::int32_t layer, const SlotRows& rows, const void* remote_q, std::int32_t* remote_to,
-                       const CudaContext& context) {
-    by_layer_->select(layer, rows, remote_q, remote_to, context);
-  }
+                       const CudaContext& context);
   // Rotated keys of the local part in `layer`; no pages where keys are stored post-RoPE.
   KeyRing local(std::int32_t layer, const std::int32_t* seq_slots) const {
     return local_ ? local_->ring(layer, seq_slots) : KeyRing{};
   }
-  // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
-  void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
+  // Once the rows' queries are stored: StepObserver::before_gates, where a plan has a gate.
+  void before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // shares_scores(): there are two buffers of scores, used alternately; each is free once the selection for the next step
@@ -133,8 +130,6 @@ class CudaRetrieval : public RetrievalState {
   ArrivingSlots arriving(const std::int32_t* tickets) const {
     return {tickets, view_.slots.listed_for, view_.slots.arrived_for};
   }
-  // recalls_by_host(): in place of recall() for this step, with the decode rows.
-  void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
   // Builds groups of 1-bit keys, or other entries, that the rows' new tokens complete. layer -1: all.
   void close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context);
@@ -162,7 +157,7 @@ class CudaRetrieval : public RetrievalState {
     ClusterUnit clusters;
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
-  static SelectionPlan selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused);
+  static SelectionPlan selection_plan_of(const Plan& plan, std::int32_t budget);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
   SelectionPlan selection_plan_in(const MethodState& method, std::size_t number) const;
   void index_keys(SeqSlot& p, std::int32_t seq_slot, std::int32_t n_tokens, const KvTables& pages,
@@ -187,6 +182,11 @@ class CudaRetrieval : public RetrievalState {
   SeqSlot& seq_slot_of(const SequenceCache& cache, const MethodState& method, std::int32_t seq_slot,
                        const Stream& stream);
 
+  void select_fused(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                    std::byte* scratch, const CudaContext& context);
+  // StepObserver::after_selection. listed: the selection has written CacheSlots::listed.
+  void after_selection(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages, bool listed,
+                       const CudaContext& context) const;
   // Page tables as the heads of the cache slots read them.
   KvTables of_heads(KvTables pages) const {
     pages.shared_by = view_.shared;
@@ -199,7 +199,6 @@ class CudaRetrieval : public RetrievalState {
   OwnPages dense_;                  // full copies of layers that attend everything, where pages are in host memory
   KvTables slot_tables_, pages_;
   std::vector<SeqSlot> seq_slots_;
-  std::unique_ptr<PageRecall> host_recall_;
   std::unique_ptr<CudaUnitLists> lists_;  // for units that are lists
   int scores_ = 0;                        // shares_scores(): buffer of the last selection
 };

@@ -91,13 +91,9 @@ void RetrievalMemory::allocate_tables(const RetrievalState& t, const Sizes& n, D
 
 // Queries of the last step, gates, plans and counters.
 void RetrievalMemory::allocate_queries(const RetrievalState& t, const Sizes& n, DeviceCache& view) {
-  const auto model_layers = static_cast<std::size_t>(t.shape().n_layers);
   ArenaLayout arrays;
   arrays.add(view.selection.last_q, n.query_bytes);
   if (t.any(asks::query_of_selection)) arrays.add(view.selection.asked_q, n.query_bytes);
-  if (t.any(asks::query_below))
-    arrays.add(view.selection.below_q, model_layers * static_cast<std::size_t>(view.n_seq_slots) *
-                                           static_cast<std::size_t>(view.n_heads * view.head_dim) * 2);
   arrays.add(view.selection.cosine, n.states * static_cast<std::size_t>(view.n_heads) * 4);
   arrays.add(view.selection.mass, n.heads * 4);
   queries_ = DeviceBuffer(arrays.total(), "queries of the last step");

@@ -26,10 +26,10 @@ bool scores_boxes_unfused() {
 }
 
 // SelectionPlan::Scores::own_arrays.
-bool scores_own_arrays(const Plan& plan, bool unfused) {
+bool scores_own_arrays(const Plan& plan) {
   const EntryKind index = plan.selection.scores.index;
   if (!plan.selects() || plan.layer_selection) return true;
-  if (!has_entries(index) || device_form(plan, unfused) != DeviceForm::kFused || index == EntryKind::kCentroidSet ||
+  if (!has_entries(index) || device_form(plan) != DeviceForm::kFused || index == EntryKind::kCentroidSet ||
       index == EntryKind::kSketch)
     return false;
   return !is_box(index) || !(attends_by_token(plan) || scores_boxes_unfused());
@@ -37,20 +37,19 @@ bool scores_own_arrays(const Plan& plan, bool unfused) {
 
 }  // namespace
 
-SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget, bool unfused) {
+SelectionPlan CudaRetrieval::selection_plan_of(const Plan& plan, std::int32_t budget) {
   SelectionPlan r = plan.selection;
   set_slot_region(plan, budget, r);
-  r.scores.own_arrays = scores_own_arrays(plan, unfused);
+  r.scores.own_arrays = scores_own_arrays(plan);
   return r;
 }
 
 SelectionPlan CudaRetrieval::selection_plan_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
   const bool by_prompt = plan.norm && number < layers_.selecting().size();
-  SelectionPlan r = selection_plan_of(
-      plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget, options_.fit.unfused);
+  SelectionPlan r =
+      selection_plan_of(plan, by_prompt ? method.rules(layers_.selecting()[number]).budget : plan.rules.budget);
   r.units.tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
-  r.injected.turnover = options_.turnover, r.injected.correction = options_.correction;
   return r;
 }
 
@@ -71,19 +70,18 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   MNEME_CHECK(host_reason(plan) == nullptr, "{}: no kernel has {}", plan.name(), host_reason(plan));
-  const SelectionPlan r = selection_plan_of(plan, budget, fit.unfused);
+  const SelectionPlan r = selection_plan_of(plan, budget);
   Needs n;
   n.plans = {r};
   const bool selects = asks::selects(r);
-  n.fetch = r.units.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (attends_by_token(plan) || (asks::other_scores(r) && has_page_entries(plan))) {
     n.keys.by_token = attends_by_token(plan);
     if (selects) {
       n.keys.entries = entries_of(plan), n.keys.select_tokens = r.units.select_tokens;
-      n.keys.fused_entries = device_form(plan, fit.unfused) == DeviceForm::kFused &&
-                             !(is_box(plan.selection.scores.index) && scores_boxes_unfused());
+      n.keys.fused_entries =
+          device_form(plan) == DeviceForm::kFused && !(is_box(plan.selection.scores.index) && scores_boxes_unfused());
     }
   }
   n.keys.by_query_head = plan.by_query_head() && plan.shape.group() > 1;
@@ -115,7 +113,7 @@ CudaRetrievalNeeds CudaRetrievalNeeds::beside(const Keys& others) const {
 bool CudaRetrievalNeeds::holds(const CudaRetrievalNeeds& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && ring_pages >= other.ring_pages && cover(plans, other.plans, keys.entries);
+         ring_pages >= other.ring_pages && cover(plans, other.plans, keys.entries);
 }
 
 void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
@@ -125,7 +123,6 @@ void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
   MNEME_CHECK(goes_with(other), "state of methods that cannot share it");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
-  fetch = std::max(fetch, other.fetch);
   add_plans(plans, other.plans, keys.entries);
 }
 

@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/model/cuda/retrieval/page_recall.h"
 #include "src/model/cuda/retrieval/plan_asks.h"
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
+
+class StepObserver;
 
 struct CudaRetrievalNeeds {
   struct Keys {
@@ -36,7 +37,6 @@ struct CudaRetrievalNeeds {
   std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
-  std::int32_t fetch = 1;                    // SelectionPlan::Units::fetch
   std::vector<SelectionPlan> plans;          // that ask for different things (plan_asks.h)
 
   // Requires  goes_with(other), or this one is new.
@@ -52,21 +52,17 @@ struct CudaRetrievalNeeds {
 
 // How plans are fitted to the device.
 struct CudaFit {
-  float spare = 0;       // cache slots beyond one selection, as a share of it
-  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
+  float spare = 0;  // cache slots beyond one selection, as a share of it
 };
 
 struct CudaRetrievalOptions {
   std::int32_t n_seq_slots = 1;  // sequences with state on the device
   std::int64_t max_context = 0;  // tokens per sequence
   CudaFit fit;
-  std::int32_t more_slots = 0;   // cache slots of a head beyond what the needs say
-  bool pages_on_device = false;  // else in mapped host memory
-  // Benchmarks, see SelectionPlan and page_recall.h; below 0: off.
-  float turnover = -1, correction = -1;
-  RecallForm recall_form;
-  std::int32_t delay_us = 0;        // DeviceCache::delay_us
-  const RopeTable* rope = nullptr;  // the model's, for methods that rotate keys themselves
+  std::int32_t more_slots = 0;       // cache slots of a head beyond what the needs say
+  bool pages_on_device = false;      // else in mapped host memory
+  const RopeTable* rope = nullptr;   // the model's, for methods that rotate keys themselves
+  StepObserver* observer = nullptr;  // or null
 };
 
 }  // namespace mneme

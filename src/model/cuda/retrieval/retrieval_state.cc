@@ -48,10 +48,8 @@ RetrievalState::RetrievalState(const KvShape& shape, std::int32_t n_heads, CudaR
            .max_pages = pages_of(options.max_context) + 1,  // selections cover one more token
            .max_listed = needs_.max_listed,
            .select_tokens = needs_.keys.select_tokens,
-           .fetch = needs_.fetch,
            .f16 = shape.dtype == DType::kF16,
-           .codes = kv_codes_of(shape.dtype),
-           .delay_us = options.delay_us};
+           .codes = kv_codes_of(shape.dtype)};
   describe_index();
   expect_slots_cuda(view_);
 }

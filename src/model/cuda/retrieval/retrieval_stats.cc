@@ -34,7 +34,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   const auto units = [&](std::uint64_t n) { return static_cast<std::int64_t>(n) / p.plan.units.select_tokens; };
   s.selected_units += units(gained.selected);
   s.missing_units += units(gained.missing);
-  s.recalled_units += units(gained.missing + gained.neighbours);
+  s.recalled_units += units(gained.missing);
   s.replaced_units += units(gained.replaced);
   s.attended_tokens -= static_cast<std::int64_t>(gained.pruned);
   // Without a query to compare with, an answer starts.
@@ -77,11 +77,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       s.attended_heads += heads;
       if (c < 0) continue;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
-      SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];
-      if (host_recall_) {
-        const SlotCounts& too = host_recall_->counts(c, row.seq_slot);
-        after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
-      }
+      const SlotCounts& after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];
       count_layer(row, l, after - before);
       if (by_layer() && !at(row.seq_slot, l).everything)  // selected tokens are known only now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
