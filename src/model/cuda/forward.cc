@@ -202,10 +202,10 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
   const float* behind = last ? weights.output_norm() : layer_weights(layer + 1).attn_norm;
   const CudaContext context = launch.overlapped();
-  const std::vector<Mixer>& blocks = plan.layers[static_cast<std::size_t>(layer)].blocks;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const FewRows p{layer, n, rows, w, i + 1 == blocks.size() ? behind : w.ffn_norm, context};
-    std::visit([&](const auto& block) { few(block, p); }, blocks[i]);
+  const std::vector<Mixer>& mixers = plan.layers[static_cast<std::size_t>(layer)].blocks;
+  for (std::size_t i = 0; i < mixers.size(); ++i) {
+    const FewRows p{layer, n, rows, w, i + 1 == mixers.size() ? behind : w.ffn_norm, context};
+    std::visit([&](const auto& block) { few(block, p); }, mixers[i]);
   }
 }
 
