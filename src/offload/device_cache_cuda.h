@@ -174,18 +174,15 @@ bool select_pages_takes(const DeviceCache& cache, bool of_entries);
 void select_pages_cuda(const SelectPages& c, const DeviceCache& cache, std::int32_t slot_layer,
                        const CudaContext& context);
 
-// The same for units that are lists (ScheduleKind::kBoundary alone): takes the best units until their tokens fill what the smallest
-// window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit truncated.
-// Specified by rank.h and centroid.h.
+// The same for units that are lists (ScheduleKind::kBoundary alone): takes the best units until their tokens fill what
+// the smallest window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit
+// truncated. Specified by rank.h and centroid.h.
 std::size_t select_lists_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows);
 void select_lists_cuda(const SelectPages& c, const DeviceCache& cache, std::int32_t slot_layer,
                        const CudaContext& context);
 
 // Fetches the misses of the selection from their pages, evicting the least recently selected units, and writes
 // `listed`. Without cache slots it only writes `listed`.
-//
-// With SelectionPlan::Units::fetch 4, the candidates of each miss's aligned group of four are fetched too, as far as
-// there are cache slots that hold no unit that was ever selected.
 //
 //   pages      page tables of the sequences; blocks may be in mapped host memory
 //   layer      the model's; slot_layer: the layer's index in `slots`

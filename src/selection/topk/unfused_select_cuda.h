@@ -20,8 +20,8 @@
 
 namespace mneme {
 
-// For rows with a SelectionPlan::Scores::by other than kIndex: selects as select_pages_cuda (device_cache_cuda.h) does, and writes
-// units to Selections::ids; with SelectionPlan::Units::select_tokens above 1 the tokens of the selected units.
+// For rows without SelectionPlan::Scores::own_arrays: selects as select_pages_cuda (device_cache_cuda.h) does, and
+// writes units to Selections::ids; with SelectionPlan::Units::select_tokens above 1 the tokens of the selected units.
 //
 //   pages    page tables of the sequences; keys are read there, blocks may be in mapped host memory
 //   layer    of the model: the layer of `pages`, and part of the random seed

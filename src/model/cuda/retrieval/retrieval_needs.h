@@ -22,7 +22,7 @@ struct CudaRetrievalNeeds {
     std::int32_t select_tokens = 1;  // SelectionPlan::Units::select_tokens
     // A fused selection by entries: tokens by 1-bit keys (UnitIndexes::keys) or sketches (UnfusedSelect::token_scratch),
     // pages of 32 by sketches (UnfusedSelect::sketch_pages), or pages of another size by their boxes
-    // (SelectPages::scored).
+    // (SelectPages::of_entries).
     bool fused_entries = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys
     bool by_query_head = false;    // every query head selects for itself
