@@ -100,8 +100,8 @@ struct KeyedUnits {
 };
 
 // Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
-// DeviceCache::mass; with SelectionPlan::Gate::of_attended, divided by the share of what is attended with the speculative selection.
-// keys: of all units; overwrites those of the speculative selection.
+// DeviceCache::mass; with SelectionPlan::Gate::of_attended, divided by the share of what is attended with the speculative
+// selection. keys: of all units; overwrites those of the speculative selection.
 __device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
                                             std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
   constexpr std::uint32_t kSpeculative = 1;  // no score has this key
