@@ -22,7 +22,7 @@ void GateRecord::see(std::int32_t layer, const DecodeRow& row, const AttentionSh
   const std::int32_t n_gates = plan.gates(), heads = n_kv_heads_ * shape.group / n_gates;
   for (std::int32_t g = 0; g < n_gates; ++g) {
     const std::int64_t first = std::int64_t{g} * heads * shape.head_dim;
-    add(layer, g, pooled_cosine(plan.gate->pool, row.q + first, before + first, heads, shape.head_dim));
+    add(layer, g, pooled_cosine(plan.selection.gate.pool, row.q + first, before + first, heads, shape.head_dim));
   }
 }
 

@@ -49,7 +49,7 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     c.kv_bytes += s.attended_tokens * token_bytes;
     c.index_bytes_read += s.index_bytes_read;
     c.prefill_ends = std::max(c.prefill_ends, s.retention.prefill_ends);
-    if (plan.compressed(l) || plan.recipe.attend == Attend::kEverything) {
+    if (plan.compressed(l) || plan.attend == Attend::kEverything) {
       c.attended += s.attended_tokens;
       c.attended_heads += s.attended_heads;
     }

@@ -26,6 +26,8 @@
 #include <variant>
 #include <vector>
 
+#include "mneme/recipe_enums.h"
+
 namespace mneme {
 
 // ---- units: what is selected
@@ -144,25 +146,7 @@ struct IndexScore {
 };
 using Score = std::variant<IndexScore, RandomScore>;
 
-// What a softmax over units normalises over.
-enum class Domain : std::uint8_t {
-  kCandidates,  // the units that may be selected
-  kAttention,   // and, with their exact scores, sinks and window: a unit's probability is its attention
-};
-
 enum class Alpha : std::uint8_t { kInvSqrtD, kOne };  // scale of scores before a softmax
-
-// How the query heads of a group come to one decision.   Source  FreeKV's paper, for names.
-enum class Pool : std::uint8_t {
-  kNone,  // every query head selects for itself
-  kMaxQ,
-  kMeanQ,  // pool the queries
-  kMaxQk,
-  kMeanQk,  // pool the scores
-  kMaxS,
-  kMeanS,   // pool softmax(alpha * score)
-  kConcat,  // one decision for all heads of the layer
-};
 
 // ---- schedule: when a selection is made
 
@@ -171,8 +155,6 @@ struct EveryStep {
   bool operator==(const EveryStep&) const = default;
 };
 
-// Which cosine of the heads a gate compares with tau.
-enum class GatePool : std::uint8_t { kMean, kMax, kAny };  // kAny: the smallest
 // Cosine of this step's query with an earlier one, both post-RoPE; flags where it is below tau.
 struct CosineGate {
   float tau = 0.8f;  // -1: never flags; above 1: always
@@ -195,10 +177,6 @@ struct Speculative {
   bool operator==(const Speculative&) const = default;
 };
 
-enum class GateReference : std::uint8_t {
-  kPrevious,       // the query of the step before
-  kLastRetrieval,  // the query that made the selection: slow drift counts too
-};
 // With the current query, at the steps where the gate flags the layer (all its query heads together); the selection
 // then serves until the next of them.
 struct Boundary {
@@ -345,9 +323,6 @@ enum class Order : std::uint8_t {
 };
 
 // ---- the whole
-
-// Query heads whose pooled scores make one selection.
-enum class SelectScope : std::uint8_t { kKvHead, kLayer };
 
 struct DecodeStage {
   Units units;

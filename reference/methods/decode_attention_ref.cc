@@ -59,7 +59,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
   const DecodeStage& stage = *plan_->recipe.decode;
   const std::int32_t d = plan_->shape.head_dim;
   const DType dtype = cache.shape().dtype;
-  const double alpha = plan_->alpha;
+  const double alpha = plan_->selection.scores.alpha;
   std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or dequantised from 1-bit keys
   std::vector<KvRun> unit_runs;
   for (std::int32_t t : unit) {
@@ -98,7 +98,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
       scores.push_back(log_sum_exp(by_token) / alpha);
     } else if (bits != nullptr || std::holds_alternative<Centroid>(stage.index)) {
       scores.push_back(ratio(std::accumulate(by_token.begin(), by_token.end(), 0.0), by_token.size()));
-      if (plan_->by_size) scores.back() += std::log(size32(unit)) / alpha;
+      if (plan_->selection.scores.by_size) scores.back() += std::log(size32(unit)) / alpha;
     } else {
       // Boxes, by the keys that they hold or by their two corners.
       const Box* box = std::get_if<Box>(&stage.index);
@@ -112,25 +112,25 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
 // The probes of a selection head: its query heads, or one pooled of them.
 ReferenceLayer::Queries ReferenceLayer::probes(std::int32_t selection_head, const float* q) const {
   const std::int32_t group = plan_->shape.group(), d = plan_->shape.head_dim;
-  const std::int32_t n = plan_->pool.per_query_head ? 1 : group;
+  const std::int32_t n = plan_->by_query_head() ? 1 : group;
   Queries queries;
   for (std::int32_t h = selection_head * n; h < (selection_head + 1) * n; ++h)
     queries.emplace_back(q + h * d, q + (h + 1) * d);
-  if (!plan_->pool.queries) return queries;
+  if (!pools_queries(plan_->selection.scores.pool)) return queries;
   std::vector<double> pooled = queries[0];
   for (std::size_t c = 0; c < pooled.size(); ++c) {
     for (std::size_t h = 1; h < queries.size(); ++h)
       pooled[c] =
-          *plan_->pool.queries == QueryPool::kMax ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
-    if (*plan_->pool.queries == QueryPool::kMean) pooled[c] = ratio(pooled[c], queries.size());
+          plan_->selection.scores.pool == Pool::kMaxQ ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
+    if (plan_->selection.scores.pool == Pool::kMeanQ) pooled[c] = ratio(pooled[c], queries.size());
   }
   return {pooled};
 }
 
 // One score per unit of scores [query][unit].
 std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<double>>& scores) const {
-  if (!plan_->pool.scores) return scores[0];
-  const double alpha = plan_->alpha;
+  if (!pools_scores(plan_->selection.scores.pool)) return scores[0];
+  const double alpha = plan_->selection.scores.alpha;
   std::vector<double> lse;
   for (const auto& row : scores) {
     std::vector<double> scaled = row;
@@ -144,19 +144,21 @@ std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<do
       raw.push_back(scores[h][u]);
       logs.push_back(alpha * scores[h][u] - lse[h]);
     }
-    switch (*plan_->pool.scores) {
-      case GroupPool::kMax:
+    switch (plan_->selection.scores.pool) {
+      case Pool::kMaxQk:
         pooled.push_back(*std::max_element(raw.begin(), raw.end()));
         break;
-      case GroupPool::kMean:
+      case Pool::kMeanQk:
         pooled.push_back(ratio(std::accumulate(raw.begin(), raw.end(), 0.0), raw.size()));
         break;
-      case GroupPool::kMaxProb:
+      case Pool::kMaxS:
         pooled.push_back(*std::max_element(logs.begin(), logs.end()));
         break;
-      case GroupPool::kMeanProb:
+      case Pool::kMeanS:
         pooled.push_back(log_sum_exp(logs));
         break;
+      default:
+        break;  // of queries, or none
     }
   }
   return pooled;
@@ -165,7 +167,7 @@ std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<do
 // Scores of a selection head's candidates, [query][unit]; with domain=attention those of sinks and window last.
 std::vector<std::vector<double>> ReferenceLayer::query_scores(const SequenceCache& cache, const Region& region,
                                                               std::int32_t selection_head, const float* q) const {
-  const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
+  const std::int32_t kv_head = plan_->by_query_head() ? selection_head / plan_->shape.group() : selection_head;
   const Queries queries = probes(selection_head, q);
   std::vector<std::vector<double>> scores(queries.size());
   if (selects_by_summary(*plan_)) {
@@ -176,7 +178,7 @@ std::vector<std::vector<double>> ReferenceLayer::query_scores(const SequenceCach
       for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(of_unit[h]);
     }
   }
-  if (plan_->domain == Domain::kCandidates) return scores;
+  if (plan_->selection.scores.domain == Domain::kCandidates) return scores;
   const std::vector<double> fixed = fixed_scores(cache, region, kv_head, queries);
   for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(fixed[h]);
   return scores;
@@ -184,15 +186,15 @@ std::vector<std::vector<double>> ReferenceLayer::query_scores(const SequenceCach
 
 ReferenceLayer::Selection ReferenceLayer::select(const SequenceCache& cache, const Region& region,
                                                  std::int32_t selection_head, const float* q) const {
-  const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
+  const std::int32_t kv_head = plan_->by_query_head() ? selection_head / plan_->shape.group() : selection_head;
   Selection selection{.candidates = candidates(cache, region, kv_head), .first_unit = region.first_unit};
   if (selection.candidates.empty()) return selection;
   std::vector<std::vector<double>> scores;
-  const bool one = plan_->recipe.decode->select == SelectScope::kLayer;
+  const bool one = plan_->selection.scope == SelectScope::kLayer;
   for (std::int32_t s = one ? 0 : selection_head; s < (one ? plan_->shape.n_kv_heads : selection_head + 1); ++s)
     for (auto& row : query_scores(cache, region, s, q)) scores.push_back(std::move(row));
   selection.scores = pool_scores(scores);
-  if (plan_->domain == Domain::kCandidates) return selection;
+  if (plan_->selection.scores.domain == Domain::kCandidates) return selection;
   selection.fixed = selection.scores.back();
   selection.scores.pop_back();
   return selection;
@@ -207,8 +209,8 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
     const double norms = std::sqrt(dot(a, a) * dot(b, b));
     cosines.push_back(norms == 0 ? 0 : dot(a, b) / norms);
   }
-  const double tau = plan_->gate->tau;
-  switch (plan_->gate->pool) {
+  const double tau = plan_->selection.gate.tau;
+  switch (plan_->selection.gate.pool) {
     case GatePool::kMean:
       return std::accumulate(cosines.begin(), cosines.end(), 0.0) / n_heads < tau;
     case GatePool::kMax:
@@ -234,7 +236,7 @@ bool ReferenceLayer::missing_too_much(const Selection& now, const Selection& spe
   for (std::size_t i = 0; i < n_units; ++i)
     if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
       mass += std::exp(logs[wanted[i]] - all);
-  return mass > plan_->mass_gate->eps * (plan_->mass_gate->of_attended ? attended : 1.0);
+  return mass > plan_->selection.gate.eps * (plan_->selection.gate.of_attended ? attended : 1.0);
 }
 
 // Scores of sinks and window as of one unit with index=keys, by query.
@@ -248,26 +250,27 @@ std::vector<double> ReferenceLayer::fixed_scores(const SequenceCache& cache, con
       std::vector<double> key;
       for (std::int32_t c = 0; c < plan_->shape.head_dim; ++c)
         key.push_back(element(cache.token(layer_, kv_head, t), cache.shape().dtype, c));
-      logs.push_back(plan_->alpha * dot(q, key));
+      logs.push_back(plan_->selection.scores.alpha * dot(q, key));
     }
-    scores.push_back(log_sum_exp(logs) / plan_->alpha);
+    scores.push_back(log_sum_exp(logs) / plan_->selection.scores.alpha);
   }
   return scores;
 }
 
 // Whether a KV head selects with this step's query.
 bool ReferenceLayer::reselect(std::int32_t n, std::int32_t kv_head, const float* q) const {
-  if (plan_->reuse == Reuse::kNever || ready_for_ != n) return true;
-  if (plan_->mass_gate) return false;  // decided by missing mass
-  if (plan_->reuse == Reuse::kSpeculative) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
-  return moved(0, plan_->shape.n_heads, q) || (plan_->max_reuse > 0 && reused_ >= plan_->max_reuse);
+  if (!plan_->reuses() || ready_for_ != n) return true;
+  if (plan_->mass_gate()) return false;  // decided by missing mass
+  if (plan_->speculative()) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
+  return moved(0, plan_->shape.n_heads, q) ||
+         (plan_->selection.gate.max_reuse > 0 && reused_ >= plan_->selection.gate.max_reuse);
 }
 
 // Records the newest token and the undecoded tokens before it.
 void ReferenceLayer::see(std::int32_t n, const float* q) {
   seen_.resize(n - 1);
   seen_.push_back(
-      {.decoded = true, .boundary = plan_->gate && (queried_for_ != n || moved(0, plan_->shape.n_heads, q))});
+      {.decoded = true, .boundary = plan_->cosine_gate() && (queried_for_ != n || moved(0, plan_->shape.n_heads, q))});
   if (plan_->lists) partition_ = partition_ref(plan_->lists->partition, seen_);
 }
 
@@ -317,7 +320,7 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
 // The selection that a head attends: made with this step's query where it reselects, else the ready one.
 ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, const Region& region, std::int32_t s,
                                                  const float* q, ReferenceHead& head) const {
-  head.reselected = reselect(cache.length(), plan_->pool.per_query_head ? s / plan_->shape.group() : s, q);
+  head.reselected = reselect(cache.length(), plan_->by_query_head() ? s / plan_->shape.group() : s, q);
   const auto n_tokens = [](const Selection& c) {
     return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
                            [](std::size_t sum, const Tokens& unit) { return sum + unit.size(); });
@@ -325,7 +328,7 @@ ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, con
   const std::size_t wanted = region.select_tokens;
   // A selection made just above the budget may be too short for a step with a shorter window.
   head.reselected = head.reselected || n_tokens(ready_[s]) < wanted;
-  if (plan_->mass_gate && !head.reselected)
+  if (plan_->mass_gate() && !head.reselected)
     head.reselected = missing_too_much(select(cache, region, s, q), ready_[s], wanted / plan_->rules.unit_tokens);
   return head.reselected ? select(cache, region, s, q) : ready_[s];
 }
@@ -336,7 +339,7 @@ void ReferenceLayer::hold(std::int32_t n, std::int32_t s, std::size_t n_units, S
   Held& held = held_[s];
   std::vector<std::int32_t> order = ranked(selection.scores);
   if (held.step == n && held.units.size() == n_units) {
-    const std::size_t best = plan_->recipe.decode->hold;
+    const std::size_t best = plan_->selection.hold;
     const auto is_held = [&](std::int32_t i) {
       return std::find(held.units.begin(), held.units.end(), i + selection.first_unit) != held.units.end();
     };
@@ -424,7 +427,7 @@ void ReferenceLayer::remember(std::int32_t n, bool selects, const std::vector<Re
   const bool reselected =
       !selects || std::any_of(heads.begin(), heads.end(), [](const auto& head) { return head.reselected; });
   reused_ = reselected ? 0 : reused_ + 1;
-  if (reselected || plan_->reference == GateReference::kPrevious || queried_for_ != n)
+  if (reselected || plan_->selection.gate.reference == GateReference::kPrevious || queried_for_ != n)
     last_query_.assign(q, q + plan_->shape.n_heads * plan_->shape.head_dim);
   ready_ = std::move(next);
   ready_for_ = selects ? n + 1 : -1;
@@ -450,12 +453,11 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
     if (selects && !full) {
       Selection selection = decide(cache, region, s, q, head);
       const std::vector<double> scores = selection.scores;
-      if (plan_->recipe.decode->hold > 0) hold(n, s, region.select_tokens / plan_->rules.unit_tokens, selection);
+      if (plan_->selection.hold > 0) hold(n, s, region.select_tokens / plan_->rules.unit_tokens, selection);
       take_units(selection, region, taken, head);
       head.unit_scores = scores;
       keep_top_p(cache, s, q, taken);
-      next.push_back(plan_->reuse == Reuse::kSpeculative ? select(cache, region_at(plan_->rules, n + 1), s, q)
-                                                         : selection);
+      next.push_back(plan_->speculative() ? select(cache, region_at(plan_->rules, n + 1), s, q) : selection);
     }
     for (std::int32_t t = 0; t < n; ++t)
       if (taken[t]) head.tokens.push_back(t);

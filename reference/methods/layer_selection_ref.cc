@@ -145,7 +145,7 @@ LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cach
   if (prefill) {
     const std::size_t before = prefill_rows_.size();
     for (std::int32_t p = begin; p < end; ++p) prefill_rows_.push_back(remote(q + (p - begin) * width, p));
-    selection.weights = weights_of(plan_->recipe.prefill_window->probe, prefill_rows_, before);
+    selection.weights = weights_of(plan_->window->probe, prefill_rows_, before);
     std::fill(probe.begin(), probe.end(), 0.0);
     for (std::size_t i = 0; i < selection.weights.size(); ++i)
       for (std::size_t c = 0; c < probe.size(); ++c) probe[c] += selection.weights[i] * prefill_rows_[before + i][c];
@@ -155,10 +155,10 @@ LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cach
   if (selection.everything) return selection;
   selection.first_unit = region.first_unit;
   if (!dots()) normalise(probe);
-  const bool asks = prefill || plan_->recipe.prefill_window->question_in_answers;
+  const bool asks = prefill || plan_->window->question_in_answers;
   for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
     double score = cosine(probe, u);
-    if (asks && !question_.empty()) score += plan_->recipe.prefill_window->question_weight * cosine(question_, u);
+    if (asks && !question_.empty()) score += plan_->window->question_weight * cosine(question_, u);
     selection.scores.push_back(score);
   }
   selection.units =

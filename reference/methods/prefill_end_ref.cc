@@ -43,7 +43,7 @@ std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whol
 }
 
 void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
-  if (plan_->observed_rows() == 0 || !plan_->compressed(layer_)) return;
+  if (plan_->observed_rows == 0 || !plan_->compressed(layer_)) return;
   const std::int32_t n_heads = plan_->shape.n_heads, group = plan_->shape.group();
   for (std::int32_t i = 0; i < rows.n_rows; ++i) {
     const std::int32_t position = whole.length() - rows.n_rows + i;
@@ -52,7 +52,7 @@ void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
       head.mass.push_back(0);
     }
     const float* q = rows.q + i * n_heads * plan_->shape.head_dim;
-    if (plan_->observed_rows() == Plan::kAllRows)
+    if (plan_->observed_rows == Plan::kAllRows)
       for (std::int32_t h = 0; h < n_heads; ++h) {
         const std::vector<double> p = probabilities(whole, q, h, position);
         for (std::size_t t = 0; t < p.size(); ++t) heads_[at(h / group)].mass[t] += p[t];
@@ -60,7 +60,7 @@ void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
     if (rows.decodes) prefill_.clear();
     prefill_.push_back({position, {q, q + n_heads * plan_->shape.head_dim}});
   }
-  const bool each_step = plan_->drops() && plan_->recipe.prefill_end->when == DropWhen::kOverBudget;
+  const bool each_step = plan_->drops() && plan_->drop->when == DropWhen::kOverBudget;
   if (rows.decodes ? each_step : rows.prefill_left == 0) decide(whole, rows.decodes);
   if (rows.decodes || rows.prefill_left == 0) prefill_.clear();
 }
@@ -84,14 +84,14 @@ void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
         seen_by[t] += heads_[0].stored[t] <= prefill_[i].position ? 1 : 0;
     }
   }
-  if (plan_->recipe.norm) {
+  if (plan_->norm) {
     for (auto& row : received_)
       for (std::size_t t = 0; t < row.size(); ++t) row[t] /= seen_by[t];
     return keep_by_norm();
   }
-  if (plan_->recipe.prefill_end->rank == Rank::kStamp) return keep_by_stamps(whole.length(), decodes);
-  if (std::holds_alternative<PreferenceShare>(plan_->recipe.prefill_end->share)) return measure_preference();
-  keep_by_rank(pyramid_budget() - (plan_->recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
+  if (plan_->drop->rank == Rank::kStamp) return keep_by_stamps(whole.length(), decodes);
+  if (plan_->drop->share == ShareKind::kPreference) return measure_preference();
+  keep_by_rank(pyramid_budget() - (plan_->drop->when == DropWhen::kOverBudget ? 1 : 0));
 }
 
 std::vector<double> ReferencePrefillEnd::smoothed(const std::vector<double>& scores) const {
@@ -187,7 +187,7 @@ std::vector<double> ReferencePrefillEnd::rank_scores(std::int32_t m) const {
       double& score = scores[at(t)];
       if (stage.rank == Rank::kMassVariance) {
         score += score_of(other, t);
-      } else if (plan_->observed_rows() == Plan::kAllRows) {
+      } else if (plan_->observed_rows == Plan::kAllRows) {
         score += heads_[at(other)].mass[at(t)];
       } else {
         for (std::int32_t g = 0; g < group; ++g) score += received_[at(other * group + g)][at(t)];
@@ -254,7 +254,7 @@ double ReferencePrefillEnd::score_of(std::int32_t kv_head, std::int32_t t) const
     for (const auto& row : by_row_) mean += row[at(h)][at(t)] / real(by_row_.size());
     for (const auto& row : by_row_) squares += std::pow(row[at(h)][at(t)] - mean, 2);
     score += mean;
-    if (by_row_.size() > 1) score += plan_->recipe.prefill_end->gamma * squares / real(by_row_.size() - 1);
+    if (by_row_.size() > 1) score += plan_->drop->gamma * squares / real(by_row_.size() - 1);
   }
   return score;
 }
@@ -310,7 +310,7 @@ void ReferencePrefillEnd::share_layers(std::span<ReferencePrefillEnd> layers) {
 
 // Complete pages behind those that there are, with this step's stamp.
 void ReferencePrefillEnd::make_pages(Head& head, std::int32_t step) {
-  const Stamps& rule = plan_->recipe.prefill_end->stamps;
+  const Stamps& rule = plan_->drop->stamps;
   std::size_t first = 0;
   while (first < head.stored.size() && head.stored[first] < plan_->recipe.sink) ++first;
   for (const Page& page : head.pages) first += page.positions.size();

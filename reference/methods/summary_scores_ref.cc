@@ -43,7 +43,7 @@ std::vector<std::vector<double>> summary_scores_ref(const Plan& plan, const Sequ
                              .group = 1,
                              .head_dim = plan.shape.head_dim,
                              .page = page,
-                             .alpha = plan.alpha,
+                             .alpha = plan.selection.scores.alpha,
                              .scores = scores.data(),
                              .stride = 0};
     const Index& kind = plan.recipe.decode->index;

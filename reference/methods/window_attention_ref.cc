@@ -28,7 +28,7 @@ std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, st
 
 void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t layer, const SequenceCache& cache,
                         std::int32_t first, const float* q, float* out) {
-  const std::int32_t d = plan.shape.head_dim, group = plan.shape.group(), rows = plan.recipe.prefill_window->rows;
+  const std::int32_t d = plan.shape.head_dim, group = plan.shape.group(), rows = plan.window->rows;
   const DType dtype = cache.shape().dtype;
   std::vector<std::vector<std::vector<double>>> keys, values;  // by KV head and token
   for (std::int32_t m = 0; m < plan.shape.n_kv_heads; ++m) {

@@ -21,11 +21,11 @@ void log_softmax(std::vector<double>& x) {
 
 }  // namespace
 
-void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
+void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, Pool pool,
                     float alpha, float* pooled) {
   MNEME_CHECK(group >= 1, "group {}", group);
   if (n == 0) return;
-  const bool log_domain = pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
+  const bool log_domain = pool == Pool::kMaxS || pool == Pool::kMeanS;
   const auto score = [&](std::int64_t h, std::int64_t u) { return scores[h * score_stride + u]; };
   std::vector<bool> nan(n);
   for (std::int64_t h = 0; h < group; ++h)
@@ -51,8 +51,8 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
     double sum = 0.0;
     for (const double x : unit) sum += x;
     double result = *std::max_element(unit.begin(), unit.end());
-    if (pool == GroupPool::kMean) result = sum / group;
-    if (pool == GroupPool::kMeanProb) result = log_sum_exp(unit);
+    if (pool == Pool::kMeanQk) result = sum / group;
+    if (pool == Pool::kMeanS) result = log_sum_exp(unit);
     pooled[u] = nan[u] ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(result);
   }
 }

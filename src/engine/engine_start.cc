@@ -92,7 +92,7 @@ namespace {
 std::int32_t usable_prefix(const Request& parent, std::int32_t n_shared, const std::shared_ptr<const Plan>& plan,
                            std::int32_t n_prefill) {
   if (parent.cache.dropped()) return 0;
-  const std::int32_t n_rows = std::min(n_prefill, plan != nullptr ? plan->observed_rows() : 0);
+  const std::int32_t n_rows = std::min(n_prefill, plan != nullptr ? plan->observed_rows : 0);
   const std::int32_t n = std::max(0, std::min({n_shared, parent.cache.length(), n_prefill - n_rows}));
   const bool same_method = parent.method && parent.method->shared_plan() == plan;
   if (same_method && n < parent.cache.length() && !parent.method->can_truncate(n)) return 0;

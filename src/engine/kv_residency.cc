@@ -18,7 +18,7 @@ std::int64_t wanted_kv_bytes(const KvShape& shape, const EngineOptions& options,
 std::int64_t wanted_index_bytes(const Plan& plan, std::int64_t context, int sequences) {
   if (!plan.selects()) return 0;
   const std::int64_t heads =
-      std::int64_t{plan.shape.n_layers} * (plan.pool.per_query_head ? plan.shape.n_heads : plan.shape.n_kv_heads);
+      std::int64_t{plan.shape.n_layers} * (plan.by_query_head() ? plan.shape.n_heads : plan.shape.n_kv_heads);
   const auto tokens_of_heads = real(context * sequences * heads);
   return std::llround(1.25 * plan.index_bytes_per_token() * tokens_of_heads);
 }

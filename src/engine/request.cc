@@ -13,9 +13,9 @@ void check_dropped(const SequenceCache& cache, const Plan* plan) {
     fail(ErrorKind::kRequest,
          "tokens of this sequence were dropped by a KV method: '{}' selects among all tokens and cannot go on with it; "
          "'full' and methods that drop can",
-         plan->recipe.name);
+         plan->name());
   }
-  if (!plan->drops() || plan->recipe.prefill_end->scope != DropScope::kLayer) return;
+  if (!plan->drops() || plan->drop->scope != DropScope::kLayer) return;
   const KvShape& shape = cache.shape();
   for (std::int32_t layer = 0; layer < shape.n_layers; ++layer)
     for (std::int32_t head = 1; plan->compressed(layer) && head < shape.n_kv_heads; ++head)
@@ -24,7 +24,7 @@ void check_dropped(const SequenceCache& cache, const Plan* plan) {
             ErrorKind::kRequest,
             "KV heads of this sequence have dropped different tokens: '{}' decides for all heads of a layer and cannot "
             "go on with it",
-            plan->recipe.name);
+            plan->name());
 }
 
 void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan) {
@@ -46,13 +46,13 @@ bool Request::is_end(std::int32_t token) const {
 
 bool Request::loses_all() const {
   return cache.dropped() ||
-         (method && (method->plan().observed_rows() == Plan::kAllRows || method->plan().layer_selection.has_value()));
+         (method && (method->plan().observed_rows == Plan::kAllRows || method->plan().layer_selection.has_value()));
 }
 
 std::int64_t Request::blocks_to(std::int32_t n_tokens) const {
   const std::int32_t n_new = std::max(0, n_tokens - cache.length()), of_prompt = decode_from() - cache.length();
   std::int32_t step = cache.pool().windows().step_tokens;
-  if (method && method->plan().recipe.prefill_window) step = std::max(step, method->plan().recipe.prefill_window->rows);
+  if (method && method->plan().window) step = std::max(step, method->plan().window->rows);
   return cache.blocks_to_end(n_new, std::clamp(of_prompt, 1, step));
 }
 
@@ -101,8 +101,8 @@ RequestView Request::view(std::int32_t scored_rows, std::int64_t blocks_to_end) 
   const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
-  const bool windows = method && method->plan().recipe.prefill_window;
-  const std::int32_t window = windows ? method->plan().recipe.prefill_window->rows : 1;
+  const bool windows = method && method->plan().window;
+  const std::int32_t window = windows ? method->plan().window->rows : 1;
   return {.id = id,
           .phase = phase,
           .tokens_left = std::max(by_prefill, 1),

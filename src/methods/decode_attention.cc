@@ -140,18 +140,19 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
   select_now_.resize(first + n_kv, 1);
   if (row.method == nullptr || row.method->plan().dense_layer(layer)) return;
   const Plan& plan = row.method->plan();
+  const SelectionPlan::Gate& gate = plan.selection.gate;
   const MethodState::Layer& state = row.method->layer(layer);
   LayerStats& stats = row.method->stats().layers[layer];
   const std::int32_t length = row.cache->length();
   const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
-  bool boundary = plan.gate && !asked;  // an answer starts
+  bool boundary = plan.cosine_gate() && !asked;  // an answer starts
   const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
   const std::int32_t q_heads = count32(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * (q_heads * shape.head_dim);
-    const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
-    const bool moved = !(c >= plan.gate->tau);  // NaN counts as moved
-    const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
+    const float c = pooled_cosine(gate.pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
+    const bool moved = !(c >= gate.tau);  // NaN counts as moved
+    const bool worn = gate.max_reuse > 0 && state.reused >= gate.max_reuse;
     boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
@@ -188,10 +189,10 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
     for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
     return;
   }
-  const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
-  item.per_query_head = plan.pool.per_query_head;
-  item.select_speculative = plan.reuse == Reuse::kSpeculative;
-  item.asks_mass = plan.mass_gate && row.method->layer(layer).ready_for == length;
+  const std::int32_t heads_per_kv = plan.by_query_head() ? shape.group : 1;
+  item.per_query_head = plan.by_query_head();
+  item.select_speculative = plan.speculative();
+  item.asks_mass = plan.mass_gate() && row.method->layer(layer).ready_for == length;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
     item.region = row.method->region(layer, m, length);
@@ -219,7 +220,7 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
     state.cut[item.head] = ranking.take(item.region.select_tokens, attended);
   } else if (item.asks_mass) {
     select_by_mass(layer, item, shape, worker, attended);
-  } else if (plan.recipe.decode->hold > 0) {
+  } else if (plan.selection.hold > 0) {
     const bool held = state.held_for[item.head] == item.length() && size32(attended) == item.region.n_select;
     if (held)
       hold_units(layer, item, shape, worker, attended);
@@ -275,13 +276,14 @@ void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const Atten
     for (const std::int32_t u : units) to.push_back(u - item.region.first_unit);
     return std::span<const std::int32_t>(to);
   };
-  const bool fixed = plan.domain == Domain::kAttention;  // the score behind the candidates is of sinks and window
+  const bool fixed =
+      plan.selection.scores.domain == Domain::kAttention;  // the score behind the candidates is of sinks and window
   const std::span<const float> all(worker.scores.data(), scores.size() + (fixed ? 1 : 0));
   const float scale = plan.log_weight_scale();
   const float mass =
       missing_mass_cpu(all, scale, counted(worker.fresh, worker.wanted), counted(speculative, worker.there));
-  float limit = plan.mass_gate->eps;
-  if (plan.mass_gate->of_attended) {
+  float limit = plan.selection.gate.eps;
+  if (plan.selection.gate.of_attended) {
     if (fixed) worker.there.push_back(size32(scores));
     limit *= missing_mass_cpu(all, scale, worker.there, {});
   }
@@ -303,9 +305,8 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
     return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
   };
   // A budget set by the prompt may be the sinks only.
-  const std::int32_t most = plan.reuse == Reuse::kKept
-                                ? std::max(0, item.row->method->rules(layer).budget - region.sink - 1)
-                                : region.select_tokens;
+  const std::int32_t most =
+      plan.keeps() ? std::max(0, item.row->method->rules(layer).budget - region.sink - 1) : region.select_tokens;
   rank_cpu(scores, size, most, ranking.units, worker.rank);
   ranking.ends.clear();
   ranking.n_copied = 0;
@@ -319,20 +320,21 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
 std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, const Region& region,
                                               const AttentionShape& shape, Worker& worker) {
   const Plan& plan = item.row->method->plan();
+  const SelectionPlan::Scores& form = plan.selection.scores;
   const std::int32_t n = region.last_unit - region.first_unit, d = shape.head_dim;
   const float* q = item.row->q + std::int64_t{item.kv_head} * shape.group * d;
   AttentionShape rows = shape;
-  if (plan.pool.per_query_head) {
+  if (plan.by_query_head()) {
     q += (item.head - item.kv_head * shape.group) * d;
     rows.group = 1;
-  } else if (plan.pool.queries) {
+  } else if (pools_queries(form.pool)) {
     worker.query.resize(d);
-    pool_queries(q, shape.group, d, *plan.pool.queries, worker.query.data());
+    pool_queries(q, shape.group, d, form.pool, worker.query.data());
     q = worker.query.data();
     rows.group = 1;
   }
   // Of a softmax over the whole attention: sinks and window are one more unit, behind the candidates.
-  const std::int32_t n_all = n + (plan.domain == Domain::kAttention ? 1 : 0);
+  const std::int32_t n_all = n + (form.domain == Domain::kAttention ? 1 : 0);
   worker.scores.resize(std::int64_t{rows.group} * n_all);
   const EntryStore* entries =
       plan.index->entry_bytes(shape) > 0 ? &item.row->method->layer(layer).entries[item.kv_head] : nullptr;
@@ -345,14 +347,14 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
                  .shape = rows,
                  .first_unit = region.first_unit,
                  .last_unit = region.last_unit,
-                 .alpha = plan.alpha,
+                 .alpha = form.alpha,
                  .scores = worker.scores.data(),
                  .score_stride = n_all};
   plan.index->score(task, worker.score);
-  if (plan.by_size) {
+  if (form.by_size) {
     for (std::int32_t u = 0; u < n; ++u) {
       const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
-      for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n_all + u] += std::log(tokens) / plan.alpha;
+      for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n_all + u] += std::log(tokens) / form.alpha;
     }
   }
   if (n_all > n) {
@@ -360,8 +362,8 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
     fixed_scores(task, region, worker.score);
   }
   item.index_bytes += plan.index->bytes_read(n, shape);
-  if (plan.pool.scores)
-    group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, *plan.pool.scores, plan.alpha, worker.scores.data());
+  if (pools_scores(form.pool))
+    group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, form.pool, form.alpha, worker.scores.data());
   return std::span(worker.scores.data(), n);
 }
 
@@ -394,7 +396,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     item.n_tokens += cache.append_units(layer, m, kept, 1, runs);
   } else {
     take(0, item.region.sink);
-    if (item.selects() && item.row->method->plan().reuse == Reuse::kKept && item.row->method->plan().lists) {
+    if (item.selects() && item.row->method->plan().keeps() && item.row->method->plan().lists) {
       item.row->method->append_copied_run(layer, item.head, m, item.region.select_tokens, cache, runs);
       item.n_tokens += item.region.select_tokens;
     } else if (item.selects()) {
@@ -474,7 +476,8 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
   const bool selected = std::any_of(items_.begin(), items_.end(),
                                     [&](const Item& i) { return i.row == &row && (i.everything || i.select_now); });
   state.reused = selected ? 0 : state.reused + 1;
-  if (plan.gate && (plan.reference == GateReference::kPrevious || selected || state.queried_for != length))
+  if (plan.cosine_gate() &&
+      (plan.selection.gate.reference == GateReference::kPrevious || selected || state.queried_for != length))
     std::copy_n(row.q, n_q, state.last_query.begin());
   state.queried_for = length + 1;
   state.ready_for = sparse ? length + 1 : -1;

@@ -13,14 +13,14 @@ namespace mneme {
 namespace {
 
 // One pooled score a unit of all KV heads: `scores` are pooled by KV head already.
-void add_pooled(std::span<const float> scores, GroupPool pool, std::span<float> all) {
+void add_pooled(std::span<const float> scores, Pool pool, std::span<float> all) {
   for (std::size_t u = 0; u < all.size(); ++u) {
     const float x = scores[u], y = all[u];
     if (std::isnan(x) || std::isnan(y))
       all[u] = NAN;
-    else if (pool == GroupPool::kMean)
+    else if (pool == Pool::kMeanQk)
       all[u] = x + y;
-    else if (pool == GroupPool::kMeanProb && std::isfinite(std::max(x, y)))
+    else if (pool == Pool::kMeanS && std::isfinite(std::max(x, y)))
       all[u] = std::max(x, y) + std::log1p(std::exp(-std::abs(x - y)));
     else
       all[u] = std::max(x, y);
@@ -31,8 +31,7 @@ void add_pooled(std::span<const float> scores, GroupPool pool, std::span<float> 
 
 void DecodeAttention::score_layers(std::int32_t layer, const AttentionShape& shape) {
   const auto of_layer = [](const Item& item) {
-    return item.selects() && item.row->method->plan().recipe.decode &&
-           item.row->method->plan().recipe.decode->select == SelectScope::kLayer;
+    return item.selects() && item.row->method->plan().selection.scope == SelectScope::kLayer;
   };
   if (std::none_of(items_.begin(), items_.end(), of_layer)) return;
   if (layer_scores_.size() < items_.size()) layer_scores_.resize(items_.size());
@@ -46,7 +45,7 @@ void DecodeAttention::score_layers(std::int32_t layer, const AttentionShape& sha
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!of_layer(items_[i])) continue;
     if (items_[i].head == 0) {
-      const GroupPool pool = *items_[i].row->method->plan().pool.scores;
+      const Pool pool = items_[i].row->method->plan().selection.scores.pool;
       for (std::size_t j = i + 1; j < items_.size() && items_[j].row == items_[i].row; ++j)
         add_pooled(layer_scores_[j], pool, layer_scores_[i]);
       items_[i].shared = layer_scores_[i];
@@ -62,7 +61,7 @@ void DecodeAttention::hold_units(std::int32_t layer, Item& item, const Attention
                                  std::vector<std::int32_t>& units) {
   const Region& region = item.region;
   const std::span<const float> scores = scores_of(layer, item, region, shape, worker);
-  const std::int32_t k = std::min(item.row->method->plan().recipe.decode->hold, region.n_select);
+  const std::int32_t k = std::min(item.row->method->plan().selection.hold, region.n_select);
   std::vector<std::int32_t>& best = worker.fresh;
   best.resize(k);
   best.resize(topk_cpu(scores, k, best.data(), worker.rank.topk));
@@ -110,10 +109,10 @@ void DecodeAttention::keep_top_p(std::int32_t layer, Item& item, const Attention
   keeps.assign(n, 0);
   keeps.back() = 1;
   std::vector<std::int32_t> order(n);
-  const double share = std::get<TopP>(method.plan().recipe.decode->cutoff).p;
+  const double share = method.plan().selection.top_p;
   for (std::int32_t g = 0; g < rows.group; ++g) {
     float* scores = worker.scores.data() + g * n;
-    if (share >= 1 || std::any_of(scores, scores + n, [](float x) { return !std::isfinite(x); })) {
+    if (std::any_of(scores, scores + n, [](float x) { return !std::isfinite(x); })) {
       std::fill(keeps.begin(), keeps.end(), 1);
       break;
     }

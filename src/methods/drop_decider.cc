@@ -20,16 +20,16 @@ std::int32_t most_stored(std::int32_t layer, const SequenceCache& cache) {
 // Tokens that a drop keeps of a layer's heads, on average. If every step is held to the budget, one is reserved for the
 // next step's token.
 std::int32_t keep_count(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
-  const Recipe& recipe = plan.recipe;
-  if (const auto* pyramid = std::get_if<PyramidShare>(&recipe.prefill_end->share)) {
+  const DropPlan& drop = *plan.drop;
+  if (drop.share == ShareKind::kPyramid) {
     std::int32_t number = 0, n_layers = 0;
     for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) {
       if (l == layer) number = n_layers;
       n_layers += plan.compressed(l) ? 1 : 0;
     }
-    return pyramid_keep(*pyramid, recipe.budget, recipe.recent, most_stored(layer, cache), {number, n_layers});
+    return pyramid_keep(drop.pyramid, drop.budget, drop.recent, most_stored(layer, cache), {number, n_layers});
   }
-  return recipe.budget - (recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0);
+  return drop.budget - (drop.when == DropWhen::kOverBudget ? 1 : 0);
 }
 
 bool over_budget(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
@@ -37,28 +37,28 @@ bool over_budget(std::int32_t layer, const SequenceCache& cache, const Plan& pla
 }
 
 bool ranks_by_mass(const Plan& plan) {
-  return plan.drops() && plan.recipe.prefill_end->rank != Rank::kPosition;
+  return plan.drops() && plan.drop->rank != Rank::kPosition;
 }
 
 // Last tokens that a drop keeps.
-std::int32_t window_kept(const Recipe& recipe) {
-  return std::max(0, recipe.recent - (recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
+std::int32_t window_kept(const DropPlan& drop) {
+  return std::max(0, drop.recent - (drop.when == DropWhen::kOverBudget ? 1 : 0));
 }
 
 }  // namespace
 
 bool DropDecider::needs_mass(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
-  if (plan.recipe.norm) return true;
-  if (plan.drops() && plan.recipe.prefill_end->rank == Rank::kStamp) return true;
-  return ranks_by_mass(plan) && plan.observed_rows() != Plan::kAllRows && over_budget(layer, cache, plan);
+  if (plan.norm) return true;
+  if (plan.drops() && plan.drop->rank == Rank::kStamp) return true;
+  return ranks_by_mass(plan) && plan.observed_rows != Plan::kAllRows && over_budget(layer, cache, plan);
 }
 
 bool DropDecider::needs_suffix_alone(const Plan& plan) {
-  return plan.recipe.norm && !ranks_by_mass(plan) && plan.observed_rows() == 1;
+  return plan.norm && !ranks_by_mass(plan) && plan.observed_rows == 1;
 }
 
 NormRule DropDecider::norm_rule(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
-  NormRule rule = mneme::norm_rule(*plan.recipe.norm);
+  NormRule rule = *plan.norm;
   rule.sink = cache.rank_of(layer, 0, std::min(rule.sink, cache.length()));
   return rule;
 }
@@ -73,9 +73,9 @@ void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& ma
     for (std::int32_t m = 0; m < rows.cache->shape().n_kv_heads; ++m)
       stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
   }
-  if (plan.recipe.norm) return decide_by_norm(layer, rows, mass);
+  if (plan.norm) return decide_by_norm(layer, rows, mass);
   if (by_all_layers(plan)) return defer(layer, rows, mass);
-  if (plan.recipe.prefill_end->rank == Rank::kStamp) {
+  if (plan.drop->rank == Rank::kStamp) {
     decide_by_stamps(layer, rows, mass);
   } else if (over_budget(layer, *rows.cache, plan)) {
     keep_by_rank(layer, rows, mass, keep_count(layer, *rows.cache, plan));
@@ -97,12 +97,11 @@ void DropDecider::count_kept(std::int32_t layer, const DropRows& rows) {
 // scores_, smoothed between sinks and window, and sinks_; of the first head alone where all decide together.
 void DropDecider::rank_heads(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
-  const Recipe& recipe = plan.recipe;
-  const DropStage& stage = *recipe.prefill_end;
+  const DropPlan& stage = *plan.drop;
   const MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads,
                      rows_a_head = mass.by == LayerMass::By::kQueryHead ? plan.shape.group() : 1;
-  const bool one = stage.scope == DropScope::kLayer, all_rows = plan.observed_rows() == Plan::kAllRows;
+  const bool one = stage.scope == DropScope::kLayer, all_rows = plan.observed_rows == Plan::kAllRows;
   scores_.resize(n_kv);
   sinks_.resize(n_kv);
   const auto observed = static_cast<float>(rows.observed);
@@ -129,29 +128,28 @@ void DropDecider::rank_heads(std::int32_t layer, const DropRows& rows, LayerMass
       for (std::int32_t g = h * rows_a_head; g < (h + 1) * rows_a_head; ++g)
         stage.rank == Rank::kMassVariance ? add_variance(mass.row(g), mass.squares_of(g)) : add(mass.row(g));
     }
-    sinks_[m] = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
-    const std::int32_t begin = sinks_[m], end = size32(scores) - std::min(size32(scores), window_kept(recipe));
+    sinks_[m] = rows.cache->rank_of(layer, m, std::min(stage.sink, rows.cache->length()));
+    const std::int32_t begin = sinks_[m], end = size32(scores) - std::min(size32(scores), window_kept(stage));
     if (begin < end)
       smooth(std::span(scores).subspan(begin, end - begin), stage.smooth, stage.smooth_by, scratch_.smoothed);
   }
 }
 
 void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
-  const Recipe& recipe = rows.method->plan().recipe;
-  const DropStage& stage = *recipe.prefill_end;
-  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, recent = window_kept(recipe);
+  const DropPlan& stage = *rows.method->plan().drop;
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, recent = window_kept(stage);
   const bool one = stage.scope == DropScope::kLayer;
   auto& kept = rows.method->layer(layer).pending.kept;
   kept.resize(n_kv);
   rank_heads(layer, rows, mass);
   std::vector<std::int32_t> keeps(n_kv, n_keep);
-  if (const auto* share = std::get_if<HeadShare>(&stage.share)) {
+  if (stage.share == ShareKind::kHeads) {
     std::vector<std::span<const float>> ranked(n_kv);
     for (std::int32_t m = 0; m < n_kv; ++m) {
       const std::int32_t begin = sinks_[m], end = size32(scores_[m]) - std::min(size32(scores_[m]), recent);
       if (begin < end) ranked[m] = std::span<const float>(scores_[m]).subspan(begin, end - begin);
     }
-    keeps = head_keeps(*share, ranked, std::max(0, n_keep - recent - recipe.sink));
+    keeps = head_keeps(stage.heads, ranked, std::max(0, n_keep - recent - stage.sink));
     for (std::int32_t m = 0; m < n_kv; ++m) keeps[m] += recent + sinks_[m];
   }
   for (std::int32_t m = 0; m < n_kv; ++m) {
@@ -167,14 +165,14 @@ void DropDecider::defer(std::int32_t layer, const DropRows& rows, LayerMass& mas
   const Plan& plan = rows.method->plan();
   MethodState::Pending& pending = rows.method->layer(layer).pending;
   if (over_budget(layer, *rows.cache, plan)) {
-    const auto& share = std::get<PreferenceShare>(plan.recipe.prefill_end->share);
+    const PreferenceShare& share = plan.drop->preference;
     rank_heads(layer, rows, mass);
     pending.scores = scores_;
     double variance = 0;
     const double n = rows.observed;
     for (std::int32_t h = 0; h < size32(mass.length) && n > 1; ++h) {
       const std::span<const float> sums = mass.row(h), squares = mass.squares_of(h);
-      const std::int32_t end = size32(sums) - std::min(size32(sums), plan.recipe.recent);
+      const std::int32_t end = size32(sums) - std::min(size32(sums), plan.drop->recent);
       for (std::int32_t t = 0; t < end; ++t)
         variance += std::max(0.0, (double{squares[t]} - double{sums[t]} * sums[t] / n) / (n - 1));
     }
@@ -189,7 +187,7 @@ void DropDecider::defer(std::int32_t layer, const DropRows& rows, LayerMass& mas
 // The layers that are over the budget share what they have together.
 void DropDecider::share_by_preference(const DropRows& rows) {
   const Plan& plan = rows.method->plan();
-  const Recipe& recipe = plan.recipe;
+  const DropPlan& stage = *plan.drop;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
   std::vector<std::int32_t> layers, caps;
   std::vector<double> preference;
@@ -198,17 +196,17 @@ void DropDecider::share_by_preference(const DropRows& rows) {
     if (!plan.compressed(l) || pending.scores.empty()) continue;
     layers.push_back(l);
     preference.push_back(pending.preference);
-    caps.push_back(most_stored(l, *rows.cache) - recipe.recent);
+    caps.push_back(most_stored(l, *rows.cache) - stage.recent);
   }
   const std::vector<std::int32_t> keeps =
-      preference_keeps(preference, caps, std::int64_t{recipe.budget - recipe.recent} * std::ssize(layers));
+      preference_keeps(preference, caps, std::int64_t{stage.budget - stage.recent} * std::ssize(layers));
   for (std::size_t i = 0; i < layers.size(); ++i) {
     MethodState::Pending& pending = rows.method->layer(layers[i]).pending;
     pending.kept.resize(n_kv);
     for (std::int32_t m = 0; m < n_kv; ++m) {
-      const std::int32_t sinks = rows.cache->rank_of(layers[i], m, std::min(recipe.sink, rows.cache->length()));
-      const bool one = recipe.prefill_end->scope == DropScope::kLayer;
-      keep_largest(pending.scores[one ? 0 : m], sinks, recipe.recent, keeps[i] + recipe.recent, scratch_,
+      const std::int32_t sinks = rows.cache->rank_of(layers[i], m, std::min(stage.sink, rows.cache->length()));
+      const bool one = stage.scope == DropScope::kLayer;
+      keep_largest(pending.scores[one ? 0 : m], sinks, stage.recent, keeps[i] + stage.recent, scratch_,
                    pending.kept[m]);
     }
     pending.scores.clear();
@@ -235,8 +233,8 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
   } else {
     std::int32_t sink = rule.sink, from = rows.suffix ? *rows.suffix : norm_suffix(heads, rule);
     if (plan.drops()) {
-      sink = std::max(sink, rows.cache->rank_of(layer, 0, std::min(plan.recipe.sink, rows.cache->length())));
-      from = std::min(from, n - plan.recipe.recent);
+      sink = std::max(sink, rows.cache->rank_of(layer, 0, std::min(plan.drop->sink, rows.cache->length())));
+      from = std::min(from, n - plan.drop->recent);
     }
     if (from > sink && sink > 0) kept.push_back({0, sink});
     kept.push_back({from > sink ? from : 0, n});

@@ -49,9 +49,7 @@ struct DropRows {
 class DropDecider {
  public:
   // Whether decode steps drop too.
-  static bool each_step(const Plan& plan) {
-    return plan.drops() && plan.recipe.prefill_end->when == DropWhen::kOverBudget;
-  }
+  static bool each_step(const Plan& plan) { return plan.drops() && plan.drop->when == DropWhen::kOverBudget; }
   // Whether decide() uses the mass from the observed rows. With Plan::kAllRows it uses Pending::mass instead.
   static bool needs_mass(std::int32_t layer, const SequenceCache& cache, const Plan& plan);
   // Whether the norm rule's suffix is all that it needs.
@@ -59,13 +57,9 @@ class DropDecider {
   static NormRule norm_rule(std::int32_t layer, const SequenceCache& cache, const Plan& plan);
 
   // Whether decide() looks at squares and entropy of the mass, by query head.
-  static bool needs_moments(const Plan& plan) {
-    return plan.drops() && plan.recipe.prefill_end->rank == Rank::kMassVariance;
-  }
+  static bool needs_moments(const Plan& plan) { return plan.drops() && plan.drop->rank == Rank::kMassVariance; }
   // Whether a layer's decision waits for all others': decide() is then called layer by layer, in one thread.
-  static bool by_all_layers(const Plan& plan) {
-    return plan.drops() && std::holds_alternative<PreferenceShare>(plan.recipe.prefill_end->share);
-  }
+  static bool by_all_layers(const Plan& plan) { return plan.drops() && plan.drop->share == ShareKind::kPreference; }
 
   // Requires  mass where needs_mass(); per query head for the norm rule. Modifies mass.
   void decide(std::int32_t layer, const DropRows& rows, LayerMass& mass);

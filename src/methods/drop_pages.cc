@@ -71,10 +71,9 @@ std::vector<TokenRange> drop_pages(std::vector<PageStamp>& pages, const HeadPage
 // the step completed, and drops of pages.
 void DropDecider::decide_by_stamps(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
-  const Stamps& rule = plan.recipe.prefill_end->stamps;
+  const Stamps& rule = plan.drop->stamps;
   MethodState::Layer& state = rows.method->layer(layer);
-  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, step = rows.cache->length(),
-                     n_keep = plan.recipe.budget - 1,
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, step = rows.cache->length(), n_keep = plan.drop->budget - 1,
                      rows_a_head = mass.by == LayerMass::By::kQueryHead ? plan.shape.group() : 1;
   std::vector<std::vector<TokenRange>>& kept = state.pending.kept;
   if (!rows.decodes && rows.cache->n_stored(layer, 0) > n_keep) keep_by_rank(layer, rows, mass, n_keep);
@@ -88,8 +87,8 @@ void DropDecider::decide_by_stamps(std::int32_t layer, const DropRows& rows, Lay
     if (!kept.empty()) pages.clear();
     const StoredPositions positions(rows.cache->stored(layer, m), kept.empty() ? std::span<const TokenRange>()
                                                                                : std::span<const TokenRange>(kept[m]));
-    const HeadPages head{.first = rows.cache->rank_of(layer, m, std::min(plan.recipe.sink, step)),
-                         .recent = std::max(0, plan.recipe.recent - 1),
+    const HeadPages head{.first = rows.cache->rank_of(layer, m, std::min(plan.drop->sink, step)),
+                         .recent = std::max(0, plan.drop->recent - 1),
                          .page = rule.page};
     if (rows.decodes) {
       std::vector<float> received(pages.size(), 0.0f);

@@ -51,7 +51,7 @@ void LayerSelector::file_units(MethodState& method, std::int32_t layer, const Se
   context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
     for (; i < last; ++i) {
       const std::int32_t u = begin + count32(i);
-      const bool dot = std::get<Representative>(plan.recipe.decode->index).similarity == Similarity::kDot;
+      const bool dot = plan.layer_selection->similarity == Similarity::kDot;
       const auto build = plan.layer_selection->match != KeyMatch::kMean ? build_key_rows
                          : dot                                          ? build_mean_keys
                                                                         : build_representative;
@@ -87,7 +87,7 @@ std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t la
   }
   weights_.resize(rows.n);
   bias_.assign(weights_.size(), 1.0f);
-  const WindowProbe form = plan.recipe.prefill_window->probe;
+  const WindowProbe form = plan.window->probe;
   if (form != WindowProbe::kMean) {
     memory.moments.bias_form(centre_, weight_);
     context_.pool->parallel_for(rows.n, kRowGrain, [&](std::int64_t begin, std::int64_t end, int) {
@@ -142,11 +142,10 @@ void LayerSelector::select(MethodState& method, std::int32_t layer, const Region
   MNEME_CHECK(end <= memory.units.size(), "{} units are filed, {} are candidates", memory.units.size(), end);
   scores_.resize(n);
   score(plan, memory, begin, end, probe.data(), scores_.data());
-  const auto& index = std::get<Representative>(plan.recipe.decode->index);
-  const bool cosine = index.similarity == Similarity::kCosine;
+  const bool cosine = plan.layer_selection->similarity == Similarity::kCosine;
   const float length = length_of(probe);
   for (float& s : scores_) s = !cosine ? s : length == 0 ? 0.0f : s / length;
-  const PrefillWindow& window = *plan.recipe.prefill_window;
+  const PrefillWindow& window = *plan.window;
   if ((slot != kDecode || window.question_in_answers) && !memory.question.empty() && window.question_weight != 0) {
     question_scores_.resize(scores_.size());
     score(plan, memory, begin, end, memory.question.data(), question_scores_.data());
@@ -267,7 +266,7 @@ void LayerSelector::see_question(MethodState& method, std::int32_t layer, const 
         memory.question[h * d + c] += memory.question_rows[order[i] * width + (h * d + c)];
   }
   // Dot products are with the mean of a head's top queries, cosines with a vector of length 1.
-  if (std::get<Representative>(plan.recipe.decode->index).similarity == Similarity::kCosine) {
+  if (plan.layer_selection->similarity == Similarity::kCosine) {
     normalise(memory.question);
   } else {
     for (float& x : memory.question) x /= static_cast<float>(std::min(kQuestionQueries, n));

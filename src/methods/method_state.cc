@@ -31,7 +31,7 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   const std::size_t n_kv = shape.n_kv_heads;
   if (plan_->key_basis == KeyBasis::kPreRope)
     for (Layer& layer : layers_) layer.local.assign(n_kv, RotatedWindow(plan_->rules.recent));
-  if (plan_->observed_rows() == Plan::kAllRows)
+  if (plan_->observed_rows == Plan::kAllRows)
     for (std::int32_t l = 0; l < shape.n_layers; ++l)
       if (plan_->compressed(l)) layers_[l].mass.resize(n_kv);
   if (!plan_->selects()) return;
@@ -51,8 +51,8 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
     if (plan_->index->frame_floats(shape.attention()) > 0) layer.frames.resize(n_kv);
     layer.attended.resize(n_selections);
     layer.held_for.assign(n_selections, -1);
-    if (std::holds_alternative<TopP>(plan_->recipe.decode->cutoff)) layer.kept_tokens.resize(n_selections);
-    if (plan_->reuse == Reuse::kSpeculative) layer.speculative.resize(n_selections);
+    if (plan_->selection.top_p < 1) layer.kept_tokens.resize(n_selections);
+    if (plan_->speculative()) layer.speculative.resize(n_selections);
     if (plan_->ranks()) layer.ranked.resize(n_selections);
     if (plan_->ranks()) layer.cut.resize(n_selections);
     if (plan_->lists) {
@@ -60,15 +60,15 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
       layer.tables.assign(n_kv, UnitTable(plan_->lists->copy ? shape.attention().token_bytes() : 0));
     }
     if (!plan_->gated()) continue;
-    if (plan_->gate) layer.last_query.resize(queries);
+    if (plan_->cosine_gate()) layer.last_query.resize(queries);
     stats_.layers[l].gate_checks.assign(plan_->gates(), 0);
     stats_.layers[l].corrections.assign(plan_->gates(), 0);
   }
 }
 
 bool MethodState::asks_gate(std::int32_t l, std::int32_t length) const {
-  if (!plan_->gate || plan_->dense_layer(l) || layer(l).queried_for != length) return false;
-  return plan_->reuse == Reuse::kKept || layer(l).ready_for == length;
+  if (!plan_->cosine_gate() || plan_->dense_layer(l) || layer(l).queried_for != length) return false;
+  return plan_->keeps() || layer(l).ready_for == length;
 }
 
 void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
@@ -151,8 +151,7 @@ void MethodState::see_boundary(std::int32_t l) {
 }
 
 Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
-  if (const auto& heads = plan_->recipe.full_heads; heads && heads->full[l * heads->n_kv_heads + kv_head] != 0)
-    return {};
+  if (plan_->full_head(l, kv_head)) return {};
   if (!plan_->lists) return region_at(rules(l), length);
   const Layer& state = layer(l);
   return list_region_at(rules(l), length, state.partition.grouped(), state.tables[kv_head].size());
@@ -292,7 +291,7 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
 
 RegionRules MethodState::rules(std::int32_t l) const {
   RegionRules rules = plan_->rules;
-  if (!plan_->recipe.norm) return rules;
+  if (!plan_->norm) return rules;
   const std::int32_t budget = layers_[l].budget;
   // A short prompt may determine a budget below the sinks, which are everything until there are more tokens.
   rules.budget = budget > 0 ? std::max(budget, rules.sink) : std::numeric_limits<std::int32_t>::max();

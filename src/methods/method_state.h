@@ -69,13 +69,14 @@ class MethodState {
   };
   // Steps are identified by the number of tokens stored when they run; -1: none.
   struct Layer {
-    std::vector<EntryStore> entries;                     // by KV head
-    std::vector<KeyFrame> frames;                        // by KV head, of indexes that have one; else empty
-    Partition partition;                                 // for units that are lists
-    std::vector<UnitTable> tables;                       // by KV head, for units that are lists
-    std::vector<std::vector<std::int32_t>> attended;     // by selection head: units of the last sparse step, ascending
-    std::vector<std::vector<std::int32_t>> speculative;  // Reuse::kSpeculative: units selected for step `ready_for`
-    std::vector<std::int32_t> held_for;                  // by selection head: the step that may hold `attended`
+    std::vector<EntryStore> entries;                  // by KV head
+    std::vector<KeyFrame> frames;                     // by KV head, of indexes that have one; else empty
+    Partition partition;                              // for units that are lists
+    std::vector<UnitTable> tables;                    // by KV head, for units that are lists
+    std::vector<std::vector<std::int32_t>> attended;  // by selection head: units of the last sparse step, ascending
+    std::vector<std::vector<std::int32_t>>
+        speculative;                     // ScheduleKind::kSpeculative: units selected for step `ready_for`
+    std::vector<std::int32_t> held_for;  // by selection head: the step that may hold `attended`
     std::vector<std::vector<std::int32_t>> kept_tokens;  // by selection head, of cutoff=top_p: attended, ascending
     std::vector<Ranking> ranked;                         // Plan::ranks(): the ranking that `attended` is a prefix of
     std::vector<Ranking::Cut> cut;                       // its last, truncated unit

@@ -28,7 +28,7 @@ void add_moments(std::span<const float> row, std::int32_t h, std::int32_t recent
 bool PrefillEnd::wants_lse(std::int32_t layer, const SeenRows& rows) {
   if (rows.method == nullptr || rows.n_rows == 0) return false;
   const Plan& plan = rows.method->plan();
-  const std::int32_t n = plan.observed_rows();
+  const std::int32_t n = plan.observed_rows;
   if (n == 0 || !plan.compressed(layer)) return false;
   if (n == Plan::kAllRows) return true;
   if (rows.decodes) return DropDecider::each_step(plan);
@@ -40,7 +40,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
     if (!wants_lse(layer, rows)) continue;
     const auto start = std::chrono::steady_clock::now();
     const Plan& plan = rows.method->plan();
-    if (plan.observed_rows() == Plan::kAllRows) {
+    if (plan.observed_rows == Plan::kAllRows) {
       sum_all_rows(layer, rows, shape);
     } else {
       save_rows(layer, rows, shape);
@@ -95,7 +95,7 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
 // The last rows may arrive in several passes: passes are contiguous, and a repeated pass overwrites its rows.
 void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
   MethodState::ObservedRows& observed_queries = rows.method->layer(layer).observed_queries;
-  const std::int32_t wanted = rows.decodes ? 1 : rows.method->plan().observed_rows() - rows.prefill_left;
+  const std::int32_t wanted = rows.decodes ? 1 : rows.method->plan().observed_rows - rows.prefill_left;
   const std::int32_t n = std::min(rows.n_rows, wanted), begin = rows.cache->length() - rows.n_rows;
   observed_queries.n = rows.decodes || n < rows.n_rows ? 0 : observed_queries.before(begin);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
@@ -142,7 +142,7 @@ void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const Atten
 void PrefillEnd::take_moments(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
   const MethodState::ObservedRows& seen = rows.method->layer(layer).observed_queries;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group,
-                     recent = rows.method->plan().recipe.recent;
+                     recent = rows.method->plan().drop->recent;
   mass_.by = LayerMass::By::kQueryHead;
   for (std::int32_t h = 0; h < n_heads; ++h) mass_.add_row(rows.cache->n_stored(layer, h / shape.group));
   mass_.squares.assign(mass_.values.size(), 0.0f);

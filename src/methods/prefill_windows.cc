@@ -13,7 +13,7 @@ std::int64_t PrefillWindowRows::local_tokens(std::int32_t recent) const {
 }
 
 PrefillWindowRows window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end) {
-  const std::int32_t rows = plan.recipe.prefill_window->rows, budget = plan.rules.budget;
+  const std::int32_t rows = plan.window->rows, budget = plan.rules.budget;
   const bool pre_rope = plan.key_basis == KeyBasis::kPreRope;
   PrefillWindowRows w{.begin = begin, .end = end};
   // Rotated keys of the local part are counted from the window's first row: their tiles, and so the bits, depend on the

@@ -20,8 +20,8 @@ void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     const WindowRows& rows = chunks[c];
     const Plan& plan = rows.method->plan();
-    MNEME_CHECK(plan.recipe.prefill_window && rows.cache->key_basis() == plan.key_basis,
-                "the method '{}' was not there when the sequence began", plan.recipe.name);
+    MNEME_CHECK(plan.window && rows.cache->key_basis() == plan.key_basis,
+                "the method '{}' was not there when the sequence began", plan.name());
     rotate_chunk(layer, rows, shape, chunks_[c]);
     const std::int32_t first = rows.first(), end = rows.cache->length();
     const bool dense = plan.dense_layer(layer);
@@ -101,11 +101,10 @@ void WindowAttention::select(std::int32_t layer, const Window& w, const Attentio
   units.clear();
   if (w.everything) return;
   // Windows end at multiples of their rows, wherever the chunk begins: each is a slot of its own.
-  const std::int32_t n_rows = method.plan().recipe.prefill_window->rows,
-                     slot = w.begin / n_rows - w.rows->first() / n_rows;
+  const std::int32_t n_rows = method.plan().window->rows, slot = w.begin / n_rows - w.rows->first() / n_rows;
   const Region region = region_at(method.plan().rules, w.begin + 1);
   selector_.select(method, layer, region, probe, slot, units);
-  const std::int32_t window = w.begin / method.plan().recipe.prefill_window->rows;
+  const std::int32_t window = w.begin / method.plan().window->rows;
   if (audit_every_ == 0 || window % audit_every_ != 0) return;
   const double rank = selector_.rank_correlation(method, layer, *w.rows->cache, region, probe_rows(w, shape));
   if (std::isnan(rank)) return;

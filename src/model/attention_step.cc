@@ -44,8 +44,7 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     shape_.kv_dtype = s.cache->shape().dtype;
     MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
     const Chunk chunk{s.cache, s.method, s.phase, std::ssize(positions_), first, s.n_rows, s.prefill_left};
-    const bool windows =
-        s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
+    const bool windows = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().window.has_value();
     const bool pre_rope = s.cache->key_basis() == KeyBasis::kPreRope;
     MNEME_CHECK(!pre_rope || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kPreRope),
                 "keys before RoPE, and a method that does not turn them");

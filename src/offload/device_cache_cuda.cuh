@@ -21,7 +21,7 @@ __device__ __forceinline__ std::int64_t kept_index(const DeviceCache& s, int lay
 // The same for units that are lists: tokens in no list are in the window, and n_select counts tokens.
 __device__ __forceinline__ PageRegion region_of(const DeviceCache& s, const SelectionPlan& r, int layer, int seq_slot,
                                                 int length) {
-  if (s.index.lists.max_units == 0 || r.schedule == SlotSchedule::kNone) return page_region(r, length);
+  if (s.index.lists.max_units == 0 || r.schedule == ScheduleKind::kNone) return page_region(r, length);
   PageRegion p;
   p.first = r.region.sink;
   p.window = p.last = max(r.region.sink, __ldcg(s.index.lists.grouped + kept_index(s, layer, seq_slot)));
@@ -109,8 +109,8 @@ struct Cosines {
   }
   // Whether n of them are below the gate's threshold.
   __device__ __forceinline__ bool below_tau(const SelectionPlan& plan, int n) const {
-    const float pooled = plan.gate.kind == SlotGate::kMean  ? sum / static_cast<float>(n)
-                         : plan.gate.kind == SlotGate::kMax ? most
+    const float pooled = plan.gate.pool == GatePool::kMean  ? sum / static_cast<float>(n)
+                         : plan.gate.pool == GatePool::kMax ? most
                                                             : least;
     return nan || !(pooled >= plan.gate.tau);
   }
@@ -160,7 +160,8 @@ __device__ __forceinline__ void record_kept_step(const DeviceCache& s, const Row
 // head.
 __device__ __forceinline__ void keep_queries(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
                                              const KeptStep& k) {
-  if (s.selection.asked_q == nullptr || r.plan.gate.last_asked == 0 || !(k.makes || !r.sparse)) return;
+  if (s.selection.asked_q == nullptr || r.plan.gate.reference == GateReference::kPrevious || !(k.makes || !r.sparse))
+    return;
   const int group = s.n_heads / s.n_kv_heads, words = group * s.head_dim / 8;
   const std::int64_t at = (kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head * group) * s.head_dim / 8;
   for (int i = threadIdx.x; i < words; i += blockDim.x)
@@ -169,8 +170,7 @@ __device__ __forceinline__ void keep_queries(const DeviceCache& s, const RowOfSl
 
 // Whether the gate compares the missing mass of this step's selection.
 __device__ __forceinline__ bool by_mass(const SelectionPlan& r) {
-  return r.schedule == SlotSchedule::kSpeculative &&
-         (r.gate.kind == SlotGate::kMass || r.gate.kind == SlotGate::kAttendedMass);
+  return r.schedule == ScheduleKind::kSpeculative && r.gate.kind == GateKind::kMass;
 }
 __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
   return by_mass(r.plan);
@@ -195,10 +195,10 @@ __device__ __forceinline__ bool moved(const DeviceCache& s, const RowOfSlots& r,
 
 // Whether a KV head attends a selection made with this step's query; for kept selections valid after select_*_cuda.
 __device__ __forceinline__ bool needs_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
-  if (!r.sparse || r.plan.schedule == SlotSchedule::kNone) return false;
-  if (r.plan.schedule == SlotSchedule::kKept)
+  if (!r.sparse || r.plan.schedule == ScheduleKind::kNone) return false;
+  if (r.plan.schedule == ScheduleKind::kBoundary)
     return __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].made_now) != 0;
-  if (r.plan.schedule == SlotSchedule::kEveryStep || r.reset) return true;
+  if (r.plan.schedule == ScheduleKind::kEveryStep || r.reset) return true;
   return moved(s, r, layer, kv_head);
 }
 // Whether this step's query is scored: some KV head, or the gate, needs it. Called by a whole warp, one lane per head,
@@ -217,7 +217,7 @@ __device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfS
 __device__ __forceinline__ bool selects(const RowOfSlots& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
-  return r.plan.schedule == SlotSchedule::kSpeculative && !(any_now && same_region(r.plan, r.length, r.length + 1));
+  return r.plan.schedule == ScheduleKind::kSpeculative && !(any_now && same_region(r.plan, r.length, r.length + 1));
 }
 
 }  // namespace mneme::cuda

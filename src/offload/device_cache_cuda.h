@@ -47,8 +47,7 @@ struct CacheSlots {
   std::byte* data = nullptr;        // [n_slots] units
   std::int32_t* slot_of = nullptr;  // [max_units()]: cache slot of a selected unit; -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: unit in a cache slot of the third kind; -1: none
-  // [n_slots]: length (kKept: number of the selection) when last selected; below 0: empty, or fetched as a neighbour
-  // (SelectionPlan::Units::fetch) and never selected.
+  // [n_slots]: length (ScheduleKind::kBoundary: number of the selection) when last selected; below 0: empty.
   std::int32_t* last_used = nullptr;
   // [max_listed]: cache slots to attend, ordered by token (with lists: sinks, selection, window from the newest).
   // Without cache slots: blocks, or tokens of the pool (block * kKvPageTokens + token). SlotRows::tickets: | kInFlight.
@@ -65,11 +64,11 @@ struct Selections {
   std::int32_t* ids[2] = {};
   std::int32_t* n[2] = {};        // by SelectWhen: [KV heads]
   void* last_q = nullptr;         // [heads][D] bf16: queries of this step, after store_qkv_cuda
-  void* asked_q = nullptr;        // queries of the last selection (SelectionPlan::Gate::last_asked); or null
+  void* asked_q = nullptr;        // queries of the last selection (GateReference::kLastRetrieval); or null
   float* cosine = nullptr;        // [heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;          // [KV heads], mass gates: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // null: no kept selections
-  bool whole_attention = false;   // some SelectionPlan::Scores::whole_attention
+  bool whole_attention = false;   // some plan has Domain::kAttention
 };
 
 struct DeviceCache {
@@ -154,10 +153,10 @@ enum class SelectWhen : std::int32_t { kNow, kNext };
 // All KV heads of a row select when one of them needs it, or when the gate compares missing mass (missing_mass() of
 // group_pool.h; kNext must then not start before kNow has ended).
 //
-//   scored   kIndex: pages of 32 by UnitIndexes::boxes. kEntries: pages of SelectionPlan::Units::select_tokens by
-//            UnitEntries of kind kMinMaxBox, behind which kBoxesBeyond more may be read; their tokens are written. Rows
-//            with another SelectionPlan::Scores::by are skipped.
-//   scratch  select_scratch_bytes(); not shared by launches that may overlap
+//   of_entries  false: pages of 32 by UnitIndexes::boxes. true: pages of SelectionPlan::Units::select_tokens by
+//               UnitEntries of kind kMinMaxBox, behind which kBoxesBeyond more may be read; their tokens are written. Rows
+//               of the other kind (SelectionPlan::Scores::own_arrays) are skipped.
+//   scratch     select_scratch_bytes(); not shared by launches that may overlap
 //
 // Requires  select_pages_takes(); heads of 64 or 128 channels.
 //
@@ -167,26 +166,23 @@ struct SelectPages {
   SlotRows rows;
   SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
-  SlotScore scored = SlotScore::kIndex;
+  bool of_entries = false;
 };
-std::size_t select_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows, SlotScore scored = SlotScore::kIndex);
+std::size_t select_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows, bool of_entries = false);
 // Whether a KV head's pages fit what one thread block ranks.
-bool select_pages_takes(const DeviceCache& cache, SlotScore scored);
+bool select_pages_takes(const DeviceCache& cache, bool of_entries);
 void select_pages_cuda(const SelectPages& c, const DeviceCache& cache, std::int32_t slot_layer,
                        const CudaContext& context);
 
-// The same for units that are lists (kKept alone): takes the best units until their tokens fill what the smallest
-// window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit truncated.
-// Specified by rank.h and centroid.h.
+// The same for units that are lists (ScheduleKind::kBoundary alone): takes the best units until their tokens fill what
+// the smallest window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit
+// truncated. Specified by rank.h and centroid.h.
 std::size_t select_lists_scratch_bytes(const DeviceCache& cache, std::int32_t n_rows);
 void select_lists_cuda(const SelectPages& c, const DeviceCache& cache, std::int32_t slot_layer,
                        const CudaContext& context);
 
 // Fetches the misses of the selection from their pages, evicting the least recently selected units, and writes
 // `listed`. Without cache slots it only writes `listed`.
-//
-// With SelectionPlan::Units::fetch 4, the candidates of each miss's aligned group of four are fetched too, as far as
-// there are cache slots that hold no unit that was ever selected.
 //
 //   pages      page tables of the sequences; blocks may be in mapped host memory
 //   layer      the model's; slot_layer: the layer's index in `slots`

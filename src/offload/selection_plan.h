@@ -1,43 +1,39 @@
-// What kernels need of a compiled recipe in one layer of one sequence. It lies in device memory for every (layer,
-// sequence slot), so rows of a launch may have different budgets, schedules, pools and gates.
+// How a method selects: the part of a Plan (src/recipes/compile.h) that host and device code read alike. It is in device
+// memory for every (layer, sequence slot), so rows of a launch may have different budgets, schedules, pools and gates.
 #pragma once
 
 #include <cstdint>
 
+#include "mneme/recipe_enums.h"
 #include "src/kv/kv_tables_cuda.h"
-#include "src/selection/pool/group_pool.h"
+#include "src/offload/unit_indexes.h"
 
 namespace mneme {
 
-enum class SlotSchedule : std::int32_t {
+enum class ScheduleKind : std::int32_t {
   kNone,         // no selection: sinks and window
   kEveryStep,    // with the current query
   kSpeculative,  // with the query of the previous step, unless the gate flags a KV head
-  kKept,         // with the current query where the layer's queries moved; kept until they move again
+  kBoundary,     // with the current query where the layer's queries moved; kept until they move again
 };
-// What the gate compares. kMean, kMax, kAny: GatePool's, over the cosines of a KV head or (kKept) of a layer. kMass
-// (kSpeculative): the share of softmax mass that this step's query would select and the speculative selection lacks;
-// all KV heads then select before the gate is evaluated. kAttendedMass: kMass as a share of what sinks, window and the
-// speculative selection hold.
-enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass, kAttendedMass };
+enum class GateKind : std::int32_t {
+  kNone,
+  kCosine,  // of the query heads of a KV head or (ScheduleKind::kBoundary) of a layer, with an earlier query
+  // ScheduleKind::kSpeculative: the share of softmax mass that this step's query would select and the speculative
+  // selection lacks; all KV heads then select before the gate is evaluated.
+  kMass,
+};
 
-// Scores of units: by the index of a fused selection (boxes, 1-bit keys, centroids of lists); or, by the unfused one
-// (unfused_select_cuda.h), at random, by the keys themselves, by UnitEntries.
-enum class SlotScore : std::int32_t { kIndex, kRandom, kKeys, kEntries };
-
-// Pools the query heads of a group before they are scored.
-enum class SlotQueryPool : std::int32_t { kNone, kMax, kMean };
-
-// Regions as in src/selection/region/region.h. Layers of a sequence differ only in `region.budget` and
-// `region.n_select`.
+// compile() makes it of a recipe. Regions as in src/selection/region/region.h, in the units of the device cache
+// (set_slot_region); layers of a sequence differ only in `region.budget` and `region.n_select`.
 struct SelectionPlan {
   struct Units {
     std::int32_t tokens = kKvPageTokens;  // 1 or kKvPageTokens
     // With units of one token: tokens that are selected together, aligned at position 0, and attended one by one.
     // `region.sink` is a multiple of it, and so is entry_tokens.
     std::int32_t select_tokens = 1;
-    // Tokens per entry of the index: a page, or a group of 1-bit keys. (kNone with units of tokens: whole entries leave
-    // the window.)
+    // Tokens per entry of the index: a page, or a group of 1-bit keys. (ScheduleKind::kNone with units of tokens: whole
+    // entries leave the window.)
     std::int32_t entry_tokens = kKvPageTokens;
     bool operator==(const Units&) const = default;
   };
@@ -47,36 +43,44 @@ struct SelectionPlan {
     // Units that fit the budget beside sinks and the smallest window; with units.select_tokens above 1: tokens, beside
     // the largest window.
     std::int32_t n_select = 0;
+    bool by_prompt = false;  // prompts set the budgets of their layers
     bool operator==(const Region&) const = default;
   };
   struct Scores {
-    SlotScore by = SlotScore::kIndex;
-    GroupPool pool = GroupPool::kMeanProb;
-    SlotQueryPool query_pool = SlotQueryPool::kNone;  // unfused selection only
+    EntryKind index = EntryKind::kNone;  // kNone: random scores
+    std::int32_t rank = 0;               // centroids of a page's set, coefficients of a token's sketch
+    // Device: a fused selection scores arrays that only this index has (boxes that the store kernel maintains, 1-bit
+    // keys, centroids of lists). Otherwise scores are of UnitIndexes::entries, of the keys, or random. Set by
+    // CudaRetrieval.
+    bool own_arrays = true;
+    Pool pool = Pool::kMeanS;
     float alpha = 1;
-    std::int32_t by_size = 0;  // nonzero: a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
-    // Nonzero: scores are of a softmax over sinks and window too (Domain::kAttention).
-    std::int32_t whole_attention = 0;
+    bool by_size = false;  // a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
+    Domain domain = Domain::kCandidates;
     bool operator==(const Scores&) const = default;
   };
   struct Gate {
-    SlotGate kind = SlotGate::kMean;
-    float tau = 1, eps = 1;       // cosine gates flag below tau, mass gates above eps
-    std::int32_t max_reuse = 0;   // kKept: steps that a selection is reused after its own; 0: no limit
-    std::int32_t last_asked = 0;  // kKept: nonzero: the gate compares with the query of the last selection
+    GateKind kind = GateKind::kNone;
+    GatePool pool = GatePool::kMean;  // of cosines
+    float tau = 1, eps = 1;           // cosine gates flag below tau, mass gates above eps
+    bool of_attended = false;         // MassGate::of_attended
+    // ScheduleKind::kBoundary.
+    GateReference reference = GateReference::kPrevious;
+    std::int32_t max_reuse = 0;  // steps that a selection is reused after its own; 0: no limit
     bool operator==(const Gate&) const = default;
   };
 
-  SlotSchedule schedule = SlotSchedule::kNone;
+  ScheduleKind schedule = ScheduleKind::kNone;
   Units units;
   Region region;
   Scores scores;
   Gate gate;
-  // Unfused selection at every step: nonzero: one selection for all KV heads of the layer; units that may be new.
-  std::int32_t pools_layer = 0, hold = 0;
+  // At every step: KV heads that select together; units that may be new, 0: all.
+  SelectScope scope = SelectScope::kKvHead;
+  std::int32_t hold = 0;
   // Below 1: of what is attended, the fewest tokens with this share of a head's softmax (top_p_cuda.h).
   float top_p = 1;
-  std::uint64_t seed = 0;  // kRandom
+  std::uint64_t seed = 0;  // of random scores
   bool operator==(const SelectionPlan&) const = default;
 };
 
@@ -87,7 +91,7 @@ struct SlotCounts {
   // twice: for that step, and for the next, whose region differs.
   std::uint64_t selected = 0, missing = 0;
   std::uint64_t replaced = 0;  // selected now and not by the previous selection; counted where there are cache slots
-  std::uint64_t made = 0;      // kKept: selections, all KV heads counted as one
+  std::uint64_t made = 0;      // ScheduleKind::kBoundary: selections, all KV heads counted as one
   std::uint64_t pruned = 0;    // tokens that SelectionPlan::top_p left out
 
   SlotCounts operator-(const SlotCounts& o) const {

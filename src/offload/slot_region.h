@@ -36,7 +36,7 @@ MNEME_HOST_DEVICE PageRegion page_region(const SelectionPlan& r, int length) {
   if (r.units.tokens != 1) {
     p.first = r.region.sink / kKvPageTokens;
     p.window = larger(p.first, p.stop - r.region.recent / kKvPageTokens);
-  } else if (r.schedule == SlotSchedule::kNone) {  // whole entries leave the window
+  } else if (r.schedule == ScheduleKind::kNone) {  // whole entries leave the window
     p.first = r.region.sink;
     p.window = larger(
         p.first, (length - r.region.recent + r.units.entry_tokens - 1) / r.units.entry_tokens * r.units.entry_tokens);
@@ -49,7 +49,7 @@ MNEME_HOST_DEVICE PageRegion page_region(const SelectionPlan& r, int length) {
     if (r.units.select_tokens == 1) most = larger(0, r.region.budget - r.region.sink - (length - p.window));
   }
   p.last = p.window;
-  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : smaller(most, p.last - p.first);
+  p.n_select = r.schedule == ScheduleKind::kNone ? 0 : smaller(most, p.last - p.first);
   return p;
 }
 

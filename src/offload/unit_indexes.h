@@ -40,10 +40,12 @@ struct UnitLists {
   std::int32_t* grouped = nullptr;  // [layers][seq slots]
 };
 
-// Entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h, centroid.h
-// and of selection/summary.
+// What an index stores of a unit. From kMinMaxBox on: entries of `tokens` consecutive tokens in the layouts of box.h,
+// one_bit.h, centroid.h and of selection/summary.
 enum class EntryKind : std::int32_t {
   kNone,
+  kKeys,            // the keys themselves
+  kRepresentative,  // keys that represent a unit of a whole layer (selection/layer)
   kMinMaxBox,
   kCuboidBox,
   kOneBitMinMax,
@@ -53,6 +55,17 @@ enum class EntryKind : std::int32_t {
   kSketch,       // sketch.h
   kMoments,      // moments.h
 };
+// Whether the index has entries.
+MNEME_HOST_DEVICE bool has_entries(EntryKind kind) {
+  return kind >= EntryKind::kMinMaxBox;
+}
+MNEME_HOST_DEVICE bool is_box(EntryKind kind) {
+  return kind == EntryKind::kMinMaxBox || kind == EntryKind::kCuboidBox;
+}
+// A page's summary (selection/summary).
+MNEME_HOST_DEVICE bool is_summary(EntryKind kind) {
+  return kind == EntryKind::kCentroidSet || kind == EntryKind::kSketch || kind == EntryKind::kMoments;
+}
 MNEME_HOST_DEVICE bool is_one_bit(EntryKind kind) {
   return kind == EntryKind::kOneBitMinMax || kind == EntryKind::kOneBitMeanAbs;
 }
@@ -66,9 +79,7 @@ struct UnitEntries {
   float* frames = nullptr;             // [layers][seq slots][KV heads][frame_floats]
 
   bool operator==(const UnitEntries&) const = default;
-  bool summarised() const {
-    return kind == EntryKind::kCentroidSet || kind == EntryKind::kSketch || kind == EntryKind::kMoments;
-  }
+  bool summarised() const { return is_summary(kind); }
 };
 
 struct UnitIndexes {

@@ -112,7 +112,7 @@ __device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, con
 }
 template <typename K>
 __device__ __forceinline__ bool keeps(const RowOfSlots& r) {
-  return K::kKeeps && r.seq_slot >= 0 && r.plan.schedule == SlotSchedule::kKept;
+  return K::kKeeps && r.seq_slot >= 0 && r.plan.schedule == ScheduleKind::kBoundary;
 }
 template <typename K>
 __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots
   it.region = K::kPages ? page_region(r.plan, it.length) : region_of(p.s, r.plan, p.slot_layer, r.seq_slot, it.length);
   it.fixed = it.region.first + window_slots(r.plan);
   it.n_free = p.s.n_slots - it.fixed;
-  it.newest_first = !K::kPages && p.s.index.lists.max_units > 0 && r.plan.schedule != SlotSchedule::kNone;
+  it.newest_first = !K::kPages && p.s.index.lists.max_units > 0 && r.plan.schedule != ScheduleKind::kNone;
   it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.selection.n[it.from][it.index]);
   if (!keeps<K>(r)) return;
   it.n = p.s.selection.n[it.from][it.index];
@@ -156,11 +156,11 @@ __device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots&
 template <typename K>
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, const Needs& needs, Item& it) {
   if (K::kNow) {
-    const bool plain = r.plan.schedule == SlotSchedule::kNone;
+    const bool plain = r.plan.schedule == ScheduleKind::kNone;
     if (!needs.own && !plain) return false;
     if (plain && !r.reset && same_region(r.plan, r.length, r.length - 1)) return false;  // listed by the previous step
   } else {
-    if (r.plan.schedule != SlotSchedule::kSpeculative) return false;
+    if (r.plan.schedule != ScheduleKind::kSpeculative) return false;
     it.from = selects(r, K::kWhen, needs.any) ? 1 : 0;
     it.keeps_speculative = it.from == 0 && by_mass(r);
     it.again = it.keeps_speculative && needs.own;
@@ -173,7 +173,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, c
 // One thread.
 template <typename K>
 __device__ __forceinline__ void count_gate(const RecallArgs& p, const RowOfSlots& r, const Needs& needs) {
-  if (!K::kNow || r.plan.schedule != SlotSchedule::kSpeculative || r.reset) return;
+  if (!K::kNow || r.plan.schedule != ScheduleKind::kSpeculative || r.reset) return;
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, r.seq_slot)];
   add_count(counts.checks, 1);
   if (needs.own) add_count(counts.corrections, 1);

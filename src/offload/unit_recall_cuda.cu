@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   Item item{};
   const Work work = work_of<Listed>(p, r, kv_head, first_block, item);
   if (r.sparse && work == Work::kNone) {
-    if (first_block && Listed::kNow && r.plan.schedule == SlotSchedule::kSpeculative)
+    if (first_block && Listed::kNow && r.plan.schedule == ScheduleKind::kSpeculative)
       list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
     return;
   }

@@ -10,6 +10,7 @@
 #include "src/base/ratio.h"
 #include "src/recipes/blocks/check_blocks.h"
 #include "src/recipes/blocks/full_heads.h"
+#include "src/recipes/device_form.h"
 #include "src/selection/summary/summary_index.h"
 
 namespace mneme {
@@ -22,47 +23,41 @@ struct Overloaded : Fs... {
 template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
-std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
+struct PlannedIndex {
+  EntryKind kind = EntryKind::kNone;
+  std::unique_ptr<UnitIndex> index;
+};
+
+PlannedIndex make_index(const DecodeStage& stage) {
   const std::int32_t p = unit_tokens(stage.units.prompt);
-  if (const auto* random = std::get_if<RandomScore>(&stage.score)) return make_random_index(random->seed);
-  return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
-                               [&](const RawKeys&) { return make_raw_key_index(p); },
-                               [&](const Box& box) { return make_box_index(box.kind, p); },
-                               [&](const OneBit& bits) { return make_one_bit_index(bits, p); },
-                               [](const Representative&) { return std::unique_ptr<UnitIndex>(); },
-                               [&](const Centroid&) { return make_centroid_index(p); },
-                               [&](const CentroidSet& set) { return make_centroids_index(set.k, p); },
-                               [&](const Sketch& sketch) { return make_sketch_index(sketch.rank, p); },
-                               [&](const Moments&) { return make_moments_index(p); }},
-                    stage.index);
+  if (const auto* random = std::get_if<RandomScore>(&stage.score)) return {.index = make_random_index(random->seed)};
+  const auto made = [](EntryKind kind, std::unique_ptr<UnitIndex> index) {
+    return PlannedIndex{kind, std::move(index)};
+  };
+  return std::visit(
+      Overloaded{[&](const NoIndex&) { return made(EntryKind::kNone, nullptr); },
+                 [&](const RawKeys&) { return made(EntryKind::kKeys, make_raw_key_index(p)); },
+                 [&](const Box& box) {
+                   const bool min_max = box.kind == BoxKind::kMinMax;
+                   return made(min_max ? EntryKind::kMinMaxBox : EntryKind::kCuboidBox, make_box_index(box.kind, p));
+                 },
+                 [&](const OneBit& bits) {
+                   const bool min_max = bits.levels == OneBitLevels::kMinMax;
+                   return made(min_max ? EntryKind::kOneBitMinMax : EntryKind::kOneBitMeanAbs,
+                               make_one_bit_index(bits, p));
+                 },
+                 [&](const Representative&) { return made(EntryKind::kRepresentative, nullptr); },
+                 [&](const Centroid&) { return made(EntryKind::kCentroid, make_centroid_index(p)); },
+                 [&](const CentroidSet& set) { return made(EntryKind::kCentroidSet, make_centroids_index(set.k, p)); },
+                 [&](const Sketch& sketch) { return made(EntryKind::kSketch, make_sketch_index(sketch.rank, p)); },
+                 [&](const Moments&) { return made(EntryKind::kMoments, make_moments_index(p)); }},
+      stage.index);
 }
 
 // A head has no more directions than channels: a sketch of more is one of them all, so that a default serves small heads.
 void fit_to_head(const MethodShape& shape, Recipe& recipe) {
   if (!recipe.decode || shape.head_dim < 1) return;
   if (auto* sketch = std::get_if<Sketch>(&recipe.decode->index)) sketch->rank = std::min(sketch->rank, shape.head_dim);
-}
-
-PoolPlan make_pool(Pool pool) {
-  switch (pool) {
-    case Pool::kNone:
-      return {.per_query_head = true};
-    case Pool::kMaxQ:
-      return {.queries = QueryPool::kMax};
-    case Pool::kMeanQ:
-      return {.queries = QueryPool::kMean};
-    case Pool::kMaxQk:
-      return {.scores = GroupPool::kMax};
-    case Pool::kMeanQk:
-      return {.scores = GroupPool::kMean};
-    case Pool::kMaxS:
-      return {.scores = GroupPool::kMaxProb};
-    case Pool::kMeanS:
-      return {.scores = GroupPool::kMeanProb};
-    case Pool::kConcat:
-      return {};
-  }
-  return {};
 }
 
 RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
@@ -153,20 +148,94 @@ void check_units(const Recipe& r, std::vector<std::string>& reasons) {
     reasons.push_back("segments form while decoding and cannot be selected speculatively: use schedule=boundary");
 }
 
-void plan_schedule(const Schedule& schedule, Plan& plan) {
-  std::visit(Overloaded{[](const EveryStep&) {},
+void plan_gate(const CosineGate& gate, SelectionPlan::Gate& to) {
+  to.kind = GateKind::kCosine, to.pool = gate.pool, to.tau = gate.tau;
+}
+
+void plan_schedule(const Schedule& schedule, SelectionPlan& plan) {
+  std::visit(Overloaded{[&](const EveryStep&) { plan.schedule = ScheduleKind::kEveryStep; },
                         [&](const Speculative& s) {
-                          plan.reuse = Reuse::kSpeculative;
-                          if (const auto* cosine = std::get_if<CosineGate>(&s.gate)) plan.gate = *cosine;
-                          if (const auto* mass = std::get_if<MassGate>(&s.gate)) plan.mass_gate = *mass;
+                          plan.schedule = ScheduleKind::kSpeculative;
+                          if (const auto* cosine = std::get_if<CosineGate>(&s.gate)) plan_gate(*cosine, plan.gate);
+                          if (const auto* mass = std::get_if<MassGate>(&s.gate))
+                            plan.gate.kind = GateKind::kMass, plan.gate.eps = mass->eps,
+                            plan.gate.of_attended = mass->of_attended;
                         },
                         [&](const Boundary& b) {
-                          plan.reuse = Reuse::kKept;
-                          plan.gate = b.gate;
-                          plan.reference = b.reference;
-                          plan.max_reuse = b.max_reuse;
+                          plan.schedule = ScheduleKind::kBoundary;
+                          plan_gate(b.gate, plan.gate);
+                          plan.gate.reference = b.reference, plan.gate.max_reuse = b.max_reuse;
                         }},
              schedule);
+}
+
+void plan_selection(const DecodeStage& stage, const MethodShape& shape, SelectionPlan& plan) {
+  plan_schedule(stage.schedule, plan);
+  plan.scores = {
+      .pool = stage.pool, .alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale, .domain = stage.domain};
+  if (const auto* set = std::get_if<CentroidSet>(&stage.index)) plan.scores.rank = set->k;
+  if (const auto* sketch = std::get_if<Sketch>(&stage.index)) plan.scores.rank = sketch->rank;
+  if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan.scores.by_size = centroid->by_size;
+  if (const auto* random = std::get_if<RandomScore>(&stage.score)) plan.seed = random->seed;
+  if (const auto* top_p = std::get_if<TopP>(&stage.cutoff)) plan.top_p = std::min(top_p->p, 1.0f);
+  plan.scope = stage.select;
+  plan.hold = stage.hold;
+}
+
+// One selection for all heads of a layer.
+void plan_layer_selection(const DecodeStage& stage, Plan& plan) {
+  const auto* index = std::get_if<Representative>(&stage.index);
+  if (index == nullptr) return;
+  const RegionRules& rules = plan.rules;
+  plan.layer_selection = {.top = std::min(index->top, rules.unit_tokens),
+                          .match = index->match,
+                          .similarity = index->similarity,
+                          .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens,
+                          .entropy = {}};
+  if (const auto* entropy = std::get_if<EntropyShare>(&stage.cutoff)) plan.layer_selection->entropy = *entropy;
+}
+
+DropPlan make_drop(const Recipe& r) {
+  const DropStage& stage = *r.prefill_end;
+  DropPlan plan{.budget = r.budget,
+                .sink = r.sink,
+                .recent = r.recent,
+                .rank = stage.rank,
+                .gamma = stage.gamma,
+                .stamps = stage.stamps,
+                .smooth = stage.smooth,
+                .smooth_by = stage.smooth_by,
+                .scope = stage.scope,
+                .when = stage.when};
+  std::visit(Overloaded{[](const EvenShare&) {},
+                        [&](const PyramidShare& s) { plan.share = ShareKind::kPyramid, plan.pyramid = s; },
+                        [&](const HeadShare& s) { plan.share = ShareKind::kHeads, plan.heads = s; },
+                        [&](const PreferenceShare& s) { plan.share = ShareKind::kPreference, plan.preference = s; }},
+             stage.share);
+  return plan;
+}
+
+// What the end of a prefill looks at and drops.
+void plan_prefill_end(const Recipe& r, Plan& plan) {
+  if (r.norm) plan.norm = norm_rule(*r.norm);
+  if (r.prefill_end) plan.drop = make_drop(r);
+  if (!r.norm && !r.prefill_end) return;
+  const auto* last = std::get_if<LastRows>(&r.rows);
+  plan.observed_rows = last == nullptr ? Plan::kAllRows : last->n;
+}
+
+void plan_decode(Plan& plan) {
+  const DecodeStage& stage = *plan.recipe.decode;
+  PlannedIndex made = make_index(stage);
+  plan.index = std::move(made.index);
+  plan_selection(stage, plan.shape, plan.selection);
+  plan.selection.scores.index = made.kind;
+  plan.unit = std::holds_alternative<PageUnit>(stage.units.prompt) ? UnitKind::kPage : UnitKind::kToken;
+  if (const ClusterUnit* clusters = cluster_unit_of(stage)) {
+    plan.unit = UnitKind::kList;
+    plan.lists =
+        ListPlan{.partition = partition_of(plan.recipe), .clusters = *clusters, .copy = stage.order == Order::kUnit};
+  }
 }
 
 // Reasons why a drop stage cannot run.
@@ -213,12 +282,6 @@ double Plan::index_bytes_per_token() const {
   if (!lists) return entry / index->entry_tokens();
   // An entry and a size per unit, a position per token.
   return (entry + sizeof(std::int32_t)) / lists->clusters.tokens + sizeof(std::int32_t);
-}
-
-std::int32_t Plan::observed_rows() const {
-  if (!recipe.prefill_end && !recipe.norm) return 0;
-  const auto* last = std::get_if<LastRows>(&recipe.rows);
-  return last == nullptr ? kAllRows : last->n;
 }
 
 std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
@@ -271,7 +334,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   check_summaries(r, reasons);
   check_domain(r, reasons);
   check_choice(r, reasons);
-  const std::unique_ptr<UnitIndex> index = make_index(stage);
+  const std::unique_ptr<UnitIndex> index = make_index(stage).index;
   const RegionRules rules = rules_of(r, index.get());
   if (const char* reason = check_region(rules)) {
     const std::int64_t least = least_budget(rules);
@@ -289,41 +352,25 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   plan->recipe = recipe;
   plan->shape = shape;
   fit_to_head(shape, plan->recipe);
+  plan->attend = recipe.attend;
   plan->everything = recipe.attend != Attend::kRegions;
   plan->dense.assign(shape.n_layers, false);
   if (recipe.attend == Attend::kEverything) return plan;
   for (std::int32_t layer : recipe.dense_layers) plan->dense[layer] = true;
   for (std::int32_t layer = 0; layer < size32(shape.windowed); ++layer)
     if (shape.windowed[layer]) plan->dense[layer] = true;
-  if (recipe.decode) {
-    const DecodeStage& stage = *plan->recipe.decode;
-    plan->index = make_index(stage);
-    plan->pool = make_pool(stage.pool);
-    plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
-    plan->domain = stage.domain;
-    if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
-    plan_schedule(stage.schedule, *plan);
-    if (const ClusterUnit* clusters = cluster_unit_of(stage))
-      plan->lists =
-          ListPlan{.partition = partition_of(recipe), .clusters = *clusters, .copy = stage.order == Order::kUnit};
-  }
+  if (recipe.full_heads) plan->full_heads = recipe.full_heads->full;
+  plan->window = recipe.prefill_window;
+  plan_prefill_end(recipe, *plan);
+  if (recipe.decode) plan_decode(*plan);
   if (!plan->everything) plan->rules = rules_of(recipe, plan->index.get());
-  if (recipe.decode) {
-    if (const auto* index = std::get_if<Representative>(&recipe.decode->index)) {
-      const RegionRules& rules = plan->rules;
-      plan->layer_selection = {.top = std::min(index->top, rules.unit_tokens),
-                               .match = index->match,
-                               .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens,
-                               .entropy = {}};
-      if (const auto* entropy = std::get_if<EntropyShare>(&recipe.decode->cutoff))
-        plan->layer_selection->entropy = *entropy;
-    }
-  }
+  if (recipe.decode) plan_layer_selection(*recipe.decode, *plan);
   if (recipe.positions == Positions::kInCache) plan->remote_position = recipe.budget - 1;
   if (recipe.positions == Positions::kOneAngle) {
     plan->remote_position = plan->rules.recent - 1;
     plan->key_basis = KeyBasis::kPreRope;
   }
+  set_slot_region(*plan, plan->rules.budget, plan->selection);
   return plan;
 }
 

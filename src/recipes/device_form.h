@@ -2,6 +2,7 @@
 // of the plan: a build without CUDA prints the same (`mneme methods`). docs/design/device-path.md has the whole path.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -41,6 +42,9 @@ DeviceForm device_form(const Plan& plan);
 bool attends_by_token(const Plan& plan);
 // Pages of 32, attended as pages, whose index is UnitEntries: not the boxes that the kernel that stores keys maintains.
 bool has_page_entries(const Plan& plan);
+// Sets units and region of a selection as the device has them: pages or tokens, sinks and window in whole units, and room
+// for `budget` tokens.
+void set_slot_region(const Plan& plan, std::int32_t budget, SelectionPlan& selection);
 // Whether local and remote part are attended separately: by rotated queries, or up to the token.
 bool attends_in_two_parts(const Plan& plan);
 

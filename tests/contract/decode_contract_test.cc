@@ -162,10 +162,10 @@ TEST_P(DecodeContract, SelectsAndAttendsAsTheReference) {
     seq.append(83);  // a prompt below the budget, that ends inside a page
     seq.close_units(attention);
     // Raw scores of small integers are exact in f32; logarithms and means over groups of five are not.
-    const bool means = plan->pool.queries && *plan->pool.queries == QueryPool::kMean;
+    const bool means = plan->selection.scores.pool == Pool::kMeanQ;
     const bool exact = values == Values::kSmallIntegers && !means &&
-                       (!plan->pool.scores || *plan->pool.scores == GroupPool::kMax) && plan->recipe.decode &&
-                       !std::holds_alternative<OneBit>(plan->recipe.decode->index) &&
+                       (!pools_scores(plan->selection.scores.pool) || plan->selection.scores.pool == Pool::kMaxQk) &&
+                       plan->recipe.decode && !std::holds_alternative<OneBit>(plan->recipe.decode->index) &&
                        !std::holds_alternative<Centroid>(plan->recipe.decode->index) && !selects_by_summary(*plan) &&
                        !(std::holds_alternative<RawKeys>(plan->recipe.decode->index) && plan->rules.unit_tokens > 1);
     const bool one_bit = plan->recipe.decode && std::holds_alternative<OneBit>(plan->recipe.decode->index);
@@ -331,13 +331,13 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
     if (plan->selects()) {
       EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
     }
-    if (plan->mass_gate) {  // all selections but the first are gated
+    if (plan->mass_gate()) {  // all selections but the first are gated
       ASSERT_EQ(stats.gate_checks.size(), static_cast<std::size_t>(plan->selection_heads()));
       std::int64_t corrections = 0;
       for (const std::int64_t n : stats.gate_checks) EXPECT_EQ(n, 69);
       for (const std::int64_t n : stats.corrections) corrections += n;
       EXPECT_EQ(stats.selections, plan->selection_heads() + corrections);
-      const float eps = plan->mass_gate->eps;
+      const float eps = plan->selection.gate.eps;
       EXPECT_TRUE(eps >= 0 || stats.reused == 0);
       EXPECT_TRUE(eps < 1 || corrections == 0);
     }

@@ -162,7 +162,7 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
               ASSERT_LE(std::abs(out[static_cast<std::size_t>(l) * s.width() + i] - expected[i]), 3e-5f)
                   << "layer " << l << " step " << step;
           }
-          if (plan->recipe.norm && plan->compressed(l)) {
+          if (plan->norm && plan->compressed(l)) {
             ASSERT_EQ(s.method().layer(l).budget, s.reference(l).budget());
           }
           if (!plan->drops() || !plan->compressed(l)) {
@@ -185,7 +185,7 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
 // With prompt and answer within the budget nothing is dropped, and the bits are those of full attention.
 TEST_P(PrefillEndContract, WithinTheBudgetTheBitsAreThoseOfFull) {
   const auto plan = this->plan(200);
-  if (plan->recipe.norm || plan->recipe.budget != 200) GTEST_SKIP() << "the recipe sets its own budget";
+  if (plan->norm || plan->recipe.budget != 200) GTEST_SKIP() << "the recipe sets its own budget";
   Sequence a(shape(), plan, context_, 9), b(shape(), compile(make_recipe("full", {}), shape()), context_, 9);
   a.prefill(150);
   b.prefill(150);
@@ -237,9 +237,8 @@ TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
   s.prefill(180, 20);
   s.prefill(20);
   for (int i = 0; i < 150; ++i) s.decode();
-  const bool each_step = plan->drops() && plan->recipe.prefill_end->when == DropWhen::kOverBudget;
-  const std::int32_t page =
-      plan->drops() && plan->recipe.prefill_end->rank == Rank::kStamp ? plan->recipe.prefill_end->stamps.page : 1;
+  const bool each_step = plan->drops() && plan->drop->when == DropWhen::kOverBudget;
+  const std::int32_t page = plan->drops() && plan->drop->rank == Rank::kStamp ? plan->drop->stamps.page : 1;
   for (std::int32_t l = 0; l < kLayers; ++l) {
     const LayerStats& stats = s.method().stats().layers[l];
     EXPECT_EQ(stats.steps, 150);

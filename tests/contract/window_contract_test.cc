@@ -113,7 +113,7 @@ TEST_P(WindowContract, AttendsAsTheReference) {
 
 TEST_P(WindowContract, ChunksOfWholeWindowsChangeNoBits) {
   const auto plan = this->plan(96);
-  const std::int32_t rows = plan->recipe.prefill_window->rows;
+  const std::int32_t rows = plan->window->rows;
   Prompt whole(shape(), plan, 5 * rows + 3), pieces(shape(), plan, 5 * rows + 3);
   WindowAttention attention(context_, kRope);
   const std::vector<float> expected = whole.read(5 * rows + 3, attention);
@@ -156,7 +156,7 @@ TEST_P(WindowContract, CountsWhatItAttends) {
   Prompt prompt(shape(), plan, 300);
   WindowAttention attention(context_, kRope);
   prompt.read(300, attention);
-  const std::int32_t rows = plan->recipe.prefill_window->rows;
+  const std::int32_t rows = plan->window->rows;
   std::int64_t expected = 0;
   for (std::int32_t p = 0; p < 300; ++p) {
     std::int32_t end = std::min(300, (p / rows + 1) * rows);

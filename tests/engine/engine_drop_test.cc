@@ -137,7 +137,7 @@ TEST_P(EngineDrop, AForkOfAPrefixAnswersAsAFreshRequest) {
   const Tokens document = prompt_of(220, 10);
   const RequestId base = engine->start({}, kept_request(document, nullptr, 0));
   drain(*engine);
-  const std::int32_t rows = method->observed_rows() == Plan::kAllRows ? 220 : method->observed_rows();
+  const std::int32_t rows = method->observed_rows == Plan::kAllRows ? 220 : method->observed_rows;
   for (const std::int32_t tail : {1, 5, 30}) {
     const RequestId fork =
         engine->start(Origin::prefix(base, 220 - tail), kept_request({document.end() - tail, document.end()}, method));

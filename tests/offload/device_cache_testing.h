@@ -35,11 +35,13 @@ struct Setup {
   bool slots = true;       // false: tokens are attended in their pages
   std::int32_t spare = 2;  // cache slots beyond one selection
   DType dtype = DType::kBF16;
-  SlotSchedule schedule = SlotSchedule::kEveryStep;
-  GroupPool pool = GroupPool::kMax;
+  ScheduleKind schedule = ScheduleKind::kEveryStep;
+  Pool pool = Pool::kMaxQk;
   float tau = 1, eps = 1;
-  SlotGate gate = SlotGate::kMean;
-  SlotScore score = SlotScore::kIndex;
+  GateKind gate = GateKind::kCosine;
+  bool of_attended = false;  // SelectionPlan::Gate
+  EntryKind scored = EntryKind::kMinMaxBox;
+  bool own_arrays = true;  // SelectionPlan::Scores
   std::uint64_t seed = 0;
   bool tokens() const { return group_tokens > 0 || single || page > 0 || largest > 0; }
   std::int32_t unit() const { return tokens() ? 1 : kKvPageTokens; }
@@ -138,7 +140,7 @@ struct World {
     take(&v.selection.cosine, q * 4);
     take(&v.plans, static_cast<std::size_t>(s.seq_slots) * sizeof(SelectionPlan));
     take(&v.counts, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts));
-    const bool keeps = s.schedule == SlotSchedule::kKept;
+    const bool keeps = s.schedule == ScheduleKind::kBoundary;
     if (keeps) take(&v.selection.kept, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection));
     const std::vector<SelectionPlan> plan(static_cast<std::size_t>(s.seq_slots), this->plan());
     const Stream stream = Stream::make();
@@ -148,11 +150,11 @@ struct World {
     for (std::int32_t* flags : {v.slots.listed_for, v.slots.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.index.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes = s.score != SlotScore::kIndex ? unfused_select_scratch_bytes(v, s.seq_slots)
-                              : s.largest > 0              ? select_lists_scratch_bytes(v, s.seq_slots)
-                              : s.group_tokens > 0         ? select_tokens_scratch_bytes(v, s.seq_slots)
-                                                           : select_scratch_bytes(v, s.seq_slots);
-    const std::size_t fused = s.page > 0 ? select_scratch_bytes(v, s.seq_slots, SlotScore::kEntries) : 0;
+    const std::size_t bytes = !s.own_arrays        ? unfused_select_scratch_bytes(v, s.seq_slots)
+                              : s.largest > 0      ? select_lists_scratch_bytes(v, s.seq_slots)
+                              : s.group_tokens > 0 ? select_tokens_scratch_bytes(v, s.seq_slots)
+                                                   : select_scratch_bytes(v, s.seq_slots);
+    const std::size_t fused = s.page > 0 ? select_scratch_bytes(v, s.seq_slots, true) : 0;
     for (auto& x : scratch) x = DeviceArray<std::byte>(std::max(bytes, fused), s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
@@ -172,8 +174,8 @@ struct World {
                                       : s.group_tokens > 0 ? s.group_tokens
                                                            : s.unit()},
             .region = {.budget = s.budget, .sink = s.sink, .recent = s.recent, .n_select = s.n_select()},
-            .scores = {.by = s.score, .pool = s.pool, .alpha = 0.125f},
-            .gate = {.kind = s.gate, .tau = s.tau, .eps = s.eps},
+            .scores = {.index = s.scored, .own_arrays = s.own_arrays, .pool = s.pool, .alpha = 0.125f},
+            .gate = {.kind = s.gate, .tau = s.tau, .eps = s.eps, .of_attended = s.of_attended},
             .seed = s.seed};
   }
   KvTables pages() const {
@@ -287,7 +289,7 @@ class CudaSlotsTest : public CudaTest {
   }
   void run(World& w, const Rows& r, SelectWhen when) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
-    if (w.s.score != SlotScore::kIndex) {
+    if (!w.s.own_arrays) {
       unfused_select_cuda({.rows = r.rows(), .when = when, .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0,
                           context());
     } else if (w.s.group_tokens > 0) {

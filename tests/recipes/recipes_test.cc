@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "src/recipes/compile.h"
+#include "src/recipes/device_form.h"
 #include "src/recipes/fields.h"
 #include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
@@ -117,9 +118,9 @@ TEST(Recipes, WhatDropsFollowsItsPaper) {
   const Recipe h = make_recipe("h2o", {.budget = 500});
   EXPECT_EQ(h.recent, 250);
   EXPECT_EQ(override_value(h, "rows"), "all");
-  EXPECT_EQ(compile(h, kShape)->observed_rows(), Plan::kAllRows);
+  EXPECT_EQ(compile(h, kShape)->observed_rows, Plan::kAllRows);
   EXPECT_EQ(override_value(make_recipe("tova", {}), "scope"), "layer");
-  EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->observed_rows(), 0);
+  EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->observed_rows, 0);
 }
 
 // A default of 16 directions was refused for heads of 8 channels.
@@ -133,6 +134,71 @@ TEST(Recipes, SketchesHaveNoMoreDirectionsThanAHeadHasChannels) {
     EXPECT_EQ(override_value(recipe, "index"), "sketch:16");
     EXPECT_EQ(plan->index->entry_bytes(shape.attention()), sketch_entry_bytes(head_dim, 32, rank));
   }
+}
+
+std::shared_ptr<const Plan> plan_of(const char* recipe) {
+  return compile(parse_recipe(recipe), kShape);
+}
+
+TEST(Plans, SayOfASelectionWhatItsRecipeDoes) {
+  const SelectionPlan freekv = plan_of("freekv:tau=0.6,gate_pool=max")->selection;
+  EXPECT_EQ(freekv.schedule, ScheduleKind::kSpeculative);
+  EXPECT_EQ(freekv.scores.index, EntryKind::kMinMaxBox);
+  EXPECT_EQ(freekv.scores.alpha, 0.125f);  // 1 / sqrt(64)
+  EXPECT_EQ(freekv.gate, (SelectionPlan::Gate{.kind = GateKind::kCosine, .pool = GatePool::kMax, .tau = 0.6f}));
+  const SelectionPlan mass = plan_of("freekv:gate=mass,eps=0.25,eps_of=attended")->selection;
+  EXPECT_EQ(mass.gate, (SelectionPlan::Gate{.kind = GateKind::kMass, .eps = 0.25f, .of_attended = true}));
+  const SelectionPlan kept = plan_of("quest:schedule=boundary,tau=0.5,max_reuse=9")->selection;
+  EXPECT_EQ(kept.schedule, ScheduleKind::kBoundary);
+  EXPECT_EQ(kept.gate, (SelectionPlan::Gate{.kind = GateKind::kCosine, .tau = 0.5f, .max_reuse = 9}));
+  EXPECT_EQ(plan_of("mneme:index=sketch:12")->selection.scores.rank, 12);
+  EXPECT_EQ(plan_of("fier:levels=meanabs")->selection.scores.index, EntryKind::kOneBitMeanAbs);
+  EXPECT_EQ(plan_of("quest:cutoff=top_p:0.75")->selection.top_p, 0.75f);
+  EXPECT_EQ(plan_of("oracle")->selection.scores.index, EntryKind::kKeys);
+  EXPECT_EQ(plan_of("random:seed=5")->selection.seed, 5u);
+  EXPECT_EQ(plan_of("window")->selection.schedule, ScheduleKind::kNone);
+  EXPECT_EQ(plan_of("h2o")->selection.schedule, ScheduleKind::kNone);
+}
+
+TEST(Plans, HaveUnitsAndRegionAsTheDeviceCacheCountsThem) {
+  const auto pages = plan_of("quest:unit=page:32,budget=512,sink=32,recent=128");
+  EXPECT_EQ(pages->selection.units, (SelectionPlan::Units{.tokens = 32, .entry_tokens = 32}));
+  EXPECT_EQ(pages->selection.region,
+            (SelectionPlan::Region{.budget = 512, .sink = 32, .recent = 128, .n_select = (512 - 32 - 128) / 32}));
+  const SelectionPlan tokens = plan_of("fier:budget=512,group=64")->selection;
+  EXPECT_EQ(tokens.units, (SelectionPlan::Units{.tokens = 1, .entry_tokens = 64}));
+  EXPECT_EQ(tokens.region.n_select, 512 - 1);  // the current token is in the window
+  const SelectionPlan small = plan_of("quest:unit=page:8,budget=512,sink=32,recent=128")->selection;
+  EXPECT_EQ(small.units, (SelectionPlan::Units{.tokens = 1, .select_tokens = 8, .entry_tokens = 8}));
+  EXPECT_EQ(small.region.n_select, 512 - 32 - 128);
+  // A segment of the largest size, 64 tokens, has just left the window.
+  EXPECT_EQ(plan_of("louiskv:budget=512,sink=16,recent=128")->selection.region.n_select, 512 - 16 - (128 - 64 + 1));
+  SelectionPlan other = pages->selection;
+  set_slot_region(*pages, 1024, other);
+  EXPECT_EQ(other.region.n_select, (1024 - 32 - 128) / 32);
+  EXPECT_TRUE(plan_of("quest:budget=norm")->selection.region.by_prompt);
+}
+
+TEST(Plans, SayWhatIsDroppedAndHowLayersAndHeadsShareIt) {
+  EXPECT_FALSE(plan_of("quest")->drop);
+  const auto snapkv = plan_of("snapkv:budget=500,sink=4,recent=40,smooth=max:7,scope=layer");
+  ASSERT_TRUE(snapkv->drop);
+  EXPECT_EQ(snapkv->budget(), 500);
+  EXPECT_EQ(snapkv->drop->sink, 4);
+  EXPECT_EQ(snapkv->drop->recent, 40);
+  EXPECT_EQ(snapkv->drop->smooth, 7);
+  EXPECT_EQ(snapkv->drop->smooth_by, SmoothBy::kMax);
+  EXPECT_EQ(snapkv->drop->scope, DropScope::kLayer);
+  EXPECT_EQ(snapkv->drop->share, ShareKind::kEven);
+  EXPECT_EQ(snapkv->observed_rows, 32);
+  const auto pyramid = plan_of("snapkv:share=pyramid:10");
+  EXPECT_EQ(pyramid->drop->share, ShareKind::kPyramid);
+  EXPECT_EQ(pyramid->drop->pyramid.beta, 10);
+  const auto heads = plan_of("snapkv:share=heads:0.5");
+  EXPECT_EQ(heads->drop->share, ShareKind::kHeads);
+  EXPECT_EQ(heads->drop->heads.floor, 0.5f);
+  EXPECT_TRUE(plan_of("refreekv:loss=0.5")->norm);
+  EXPECT_EQ(plan_of("refreekv:loss=0.5")->norm->loss, 0.5f);
 }
 
 // FIER's index under FreeKV's schedule.
@@ -155,14 +221,14 @@ TEST(Override, AGateIsOneOfTwo) {
   EXPECT_EQ(override_value(r, "eps"), "0.125");
   EXPECT_EQ(override_value(r, "tau"), "");
   const auto plan = compile(r, kShape);
-  EXPECT_EQ(plan->reuse, Reuse::kSpeculative);
-  EXPECT_FALSE(plan->gate);
-  ASSERT_TRUE(plan->mass_gate);
-  EXPECT_EQ(plan->mass_gate->eps, 0.125f);
+  EXPECT_TRUE(plan->speculative());
+  EXPECT_FALSE(plan->cosine_gate());
+  ASSERT_TRUE(plan->mass_gate());
+  EXPECT_EQ(plan->selection.gate.eps, 0.125f);
   EXPECT_EQ(plan->gates(), static_cast<std::size_t>(kShape.n_kv_heads));
   EXPECT_EQ(plan->log_weight_scale(), 1.0f);
   apply_overrides("pool=meanQK", r);
-  EXPECT_EQ(compile(r, kShape)->log_weight_scale(), plan->alpha);
+  EXPECT_EQ(compile(r, kShape)->log_weight_scale(), plan->selection.scores.alpha);
   EXPECT_THAT(refusal([&] { apply_overrides("tau=0.5", r); }), HasSubstr("gate=cosine"));
   EXPECT_THAT(refusal([&] { apply_overrides("gate=sine", r); }), HasSubstr("cosine or mass"));
   EXPECT_THAT(refusal([&] { apply_overrides("eps=1.5", r); }), HasSubstr("number from -1 to 1"));
@@ -174,7 +240,7 @@ TEST(Override, AGateIsOneOfTwo) {
   Recipe every = make_recipe("quest", {});
   EXPECT_THAT(refusal([&] { apply_overrides("gate=mass", every); }), HasSubstr("schedule=speculative"));
   apply_overrides("schedule=speculative,gate=mass", every);
-  EXPECT_TRUE(compile(every, kShape)->mass_gate);
+  EXPECT_TRUE(compile(every, kShape)->mass_gate());
 }
 
 // Setting every key to the value that it already has changes nothing.

@@ -155,16 +155,15 @@ void CudaBench::Impl::inject(const BenchCase& c) {
   if (rates.any() && c.plan != nullptr) {
     const Plan& plan = *c.plan;
     if (rates.correction >= 0 && (plan.layer_selection || plan.remote_position))
-      fail(ErrorKind::kOption, "--correction is for what KV heads select; {} selects by layer", plan.recipe.name);
-    if (rates.correction >= 0 && plan.mass_gate && !options.host_pages && attends_by_token(plan) &&
+      fail(ErrorKind::kOption, "--correction is for what KV heads select; {} selects by layer", plan.name());
+    if (rates.correction >= 0 && plan.mass_gate() && !options.host_pages && attends_by_token(plan) &&
         device_form(plan) == DeviceForm::kFused)
       fail(ErrorKind::kOption,
            "--correction: {} selects tokens in their pages for both steps at once, before its gate is evaluated; use "
            "--kv-store host",
-           plan.recipe.name);
-    if (plan.recipe.decode && (std::holds_alternative<RandomScore>(plan.recipe.decode->score) ||
-                               std::holds_alternative<RawKeys>(plan.recipe.decode->index)))
-      fail(ErrorKind::kOption, "--turnover and --correction draw what an index selects; {} has none", plan.recipe.name);
+           plan.name());
+    if (plan.selects() && plan.selection.scores.index <= EntryKind::kKeys)
+      fail(ErrorKind::kOption, "--turnover and --correction draw what an index selects; {} has none", plan.name());
   }
   if (rates == (outcomes ? outcomes->rates() : OutcomeRates{})) return;
   outcomes.reset();
@@ -177,7 +176,7 @@ BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   if (c.plan != nullptr && c.plan->layer_selection && host_reason(*c.plan) != nullptr)
     fail(ErrorKind::kOption,
          "bench --device cuda: {} selects by what the prompt's windows attended, and has no prompt here",
-         c.plan->recipe.name);
+         c.plan->name());
   inject(c);
   BenchSequences s;
   s.make(*pool, c);
@@ -280,8 +279,8 @@ void CudaBench::Impl::count_method(BenchResult& result, const MethodReads& read,
 // Down to the budget, tokens from all over the sequence beside the last ones: where they lie is what costs, not which
 // they are.
 void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache) {
-  const std::int32_t n = cache.length(), n_keep = std::min(n, plan.recipe.budget),
-                     recent = std::min(std::max(plan.recipe.recent, 1), n_keep), scattered = n_keep - recent;
+  const std::int32_t n = cache.length(), n_keep = std::min(n, plan.drop->budget),
+                     recent = std::min(std::max(plan.drop->recent, 1), n_keep), scattered = n_keep - recent;
   std::vector<TokenRange> kept;
   for (std::int32_t i = 0; i < scattered; ++i) {
     const auto t = static_cast<std::int32_t>(std::int64_t{i} * (n - recent) / scattered);
@@ -320,7 +319,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   BenchSequences s = b.make_sequences(c);
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
-    if (c.plan != nullptr && c.plan->drops() && !c.plan->recipe.norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
+    if (c.plan != nullptr && c.plan->drops() && !c.plan->norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
     s.rows[i].phase = RowPhase::kDecode;
   }
   BenchResult result;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) gates_kernel(Args p) {
   const std::int64_t row = kept_index(p.s, p.slot_layer, r.seq_slot);
   const int group = p.s.n_heads / p.s.n_kv_heads * p.s.shared;
   for (int h = threadIdx.x; h < p.s.n_heads; h += kThreads) {
-    const std::int64_t at = r.plan.schedule == SlotSchedule::kKept
+    const std::int64_t at = r.plan.schedule == ScheduleKind::kBoundary
                                 ? row
                                 : slot_index(p.s, p.slot_layer, r.seq_slot, h / group * p.s.shared);
     p.s.selection.cosine[row * p.s.n_heads + h] = flags(p, r, at) ? NAN : INFINITY;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) gates_kernel(Args p) {
 
 // Whether the row's KV heads selected, or may have: those that did not read nothing of what is overwritten.
 __device__ bool selected(const Args& p, const RowOfSlots& r, SelectWhen when) {
-  if (r.plan.schedule == SlotSchedule::kKept)
+  if (r.plan.schedule == ScheduleKind::kBoundary)
     return when == SelectWhen::kNow &&
            __ldcg(&p.s.selection.kept[kept_index(p.s, p.slot_layer, r.seq_slot)].made_now) != 0;
   return selects(r, when, r.sparse && any_needs_now(p.s, r, p.slot_layer));
@@ -139,7 +139,7 @@ __device__ void write_ids(const Args& p, const RowOfSlots& r, SelectWhen when, s
   const Walk walk(of.n, k, r.length, p.rates.turnover, p.by_layer ? k : r.plan.region.n_select / of.each,
                   static_cast<std::uint32_t>(p.by_layer ? p.slot_layer : index));
   // As unfused_item.cuh: a kept selection of tokens is ranked.
-  if (of.each == 1 && r.plan.schedule == SlotSchedule::kKept && r.plan.units.tokens == 1) {
+  if (of.each == 1 && r.plan.schedule == ScheduleKind::kBoundary && r.plan.units.tokens == 1) {
     for (int j = threadIdx.x; j < k; j += kThreads) ids[j] = of.first + walk.at(j);
     return;
   }
@@ -151,7 +151,7 @@ __device__ void write_ids(const Args& p, const RowOfSlots& r, SelectWhen when, s
 // `listed` of a selection for this step, between sinks and window.
 __device__ void list_ids(const Args& p, const RowOfSlots& r, int kv_head, std::int64_t index, int n,
                          const std::int32_t* ids) {
-  if (r.plan.schedule == SlotSchedule::kSpeculative && !needs_now(p.s, r, p.slot_layer, kv_head)) return;
+  if (r.plan.schedule == ScheduleKind::kSpeculative && !needs_now(p.s, r, p.slot_layer, kv_head)) return;
   std::int32_t* listed = p.s.slots.listed + index * p.s.max_listed + page_region(r.plan, r.length).first;
   for (int i = threadIdx.x; i < n; i += kThreads)
     listed[i] = p.s.unit_tokens == 1 ? unit_token(p.pages, 1, p.layer, r.seq_slot, kv_head, ids[i])
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(Args p, SelectWhen 
   grid_dependency_wait();
   const int row = blockIdx.x / p.s.n_kv_heads, kv_head = blockIdx.x % p.s.n_kv_heads;
   const RowOfSlots r = row_at(p.s, p.rows, row);
-  if (r.seq_slot < 0 || !r.sparse || r.plan.schedule == SlotSchedule::kNone) return;
+  if (r.seq_slot < 0 || !r.sparse || r.plan.schedule == ScheduleKind::kNone) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
   if (p.rates.correction >= 0 && when == SelectWhen::kNow && by_mass(r) && !p.listed && threadIdx.x == 0)
     p.s.selection.mass[index] = flags(p, r, index) ? INFINITY : -1.0f;

@@ -92,7 +92,7 @@ void fill(Layers& l, const Sizes& n, const SelectCase& c, const Stream& stream) 
   std::iota(same.begin(), same.end(), 0);
   copy_bytes(l.pages.blocks, same.data(), n.blocks * 4, stream);
   const std::vector<SelectionPlan> plan(
-      kLayers, SelectionPlan{.schedule = SlotSchedule::kEveryStep,
+      kLayers, SelectionPlan{.schedule = ScheduleKind::kEveryStep,
                              .units = {.tokens = 1, .entry_tokens = c.group_tokens},
                              .region = {.budget = c.budget, .n_select = c.budget - 1},
                              .scores = {.alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))}});

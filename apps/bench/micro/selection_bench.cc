@@ -180,19 +180,21 @@ BENCHMARK(Topk)
     ->Args({27000, 2048})
     ->Args({1000000, 2048});
 
-// 0 max, 1 mean, 2 max probability, 3 mean probability; units, G. item: one unit of all its heads.
-void Pool(State& state) {
+constexpr Pool kPools[] = {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS};
+
+// Index in kPools; units, G. item: one unit of all its heads.
+void PoolScores(State& state) {
   const std::int64_t n = state.range(1);
   const std::int32_t group = argument(state, 2);
   auto scores = normals(group * n);
   std::vector<float> pooled(n);
   for (auto _ : state) {
-    group_pool_cpu(scores.data(), n, group, n, static_cast<GroupPool>(state.range(0)), 0.125f, pooled.data());
+    group_pool_cpu(scores.data(), n, group, n, kPools[state.range(0)], 0.125f, pooled.data());
     benchmark::ClobberMemory();
   }
   report(state, 0, n);
 }
-BENCHMARK(Pool)
+BENCHMARK(PoolScores)
     ->ArgNames({"pool", "n", "G"})
     ->ArgsProduct({{0, 1, 2, 3}, {850, 27000}, {4}})
     ->ArgsProduct({{3}, {850}, {1, 5, 8}});

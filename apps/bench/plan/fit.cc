@@ -25,7 +25,7 @@ std::int64_t share_of(std::int64_t all, std::int64_t parts) {
 double stored_tokens(const FitSetup& f) {
   const StepSetup& s = f.step;
   const auto layers = real(s.config.n_layers), all = real(s.context);
-  if (s.plan && s.plan->drops()) return layers * std::min(real(s.plan->recipe.budget), all);
+  if (s.plan && s.plan->drops()) return layers * std::min(real(s.plan->budget()), all);
   const bool whole = s.ranks > 1 || f.stages > 1;
   const KvWindows windows = whole ? KvWindows{} : kv_windows_of(s.config);
   const auto of_window = std::min(all, real(windows.most_pages(f.chunk_tokens) * kPageTokens));
@@ -52,7 +52,7 @@ Footprint footprint(const FitSetup& f) {
     out.host_kv = stored * token / f.stages;
     // Layers in which nothing is selected lie on the device.
     out.kv = selects ? (stored - selecting * tokens) * token / gpus : 0;
-    const double held = selects ? real(std::min<std::int64_t>(s.plan->recipe.budget, s.context)) : 0;
+    const double held = selects ? real(std::min<std::int64_t>(s.plan->budget(), s.context)) : 0;
     out.slots = held * kSpareSlots * token * selecting * sequences / gpus;
   }
   out.index /= gpus;

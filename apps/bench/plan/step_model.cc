@@ -37,7 +37,7 @@ double seconds_of(double bytes, double rate) {
 }
 
 bool speculates(const Plan& plan) {
-  return plan.reuse != Reuse::kNever;
+  return plan.reuses();
 }
 
 // Layers that have a selection, of `layers`.
@@ -49,7 +49,7 @@ double selecting_layers(const StepSetup& s, double layers) {
 // That at least one of the gates of a layer asks for a correction.
 double corrects(const StepSetup& s) {
   const Plan& plan = *s.plan;
-  const double gates = plan.reuse == Reuse::kKept ? 1.0 : real(s.config.n_kv_heads) / s.ranks;
+  const double gates = plan.keeps() ? 1.0 : real(s.config.n_kv_heads) / s.ranks;
   return 1.0 - std::pow(1.0 - s.correction, gates * real(s.sequences));
 }
 
@@ -59,7 +59,7 @@ double selection_seconds(const StepSetup& s, const Card& card, double layers, do
   double layer = kSelectRow * rows;
   const double scan = index_bytes / layers / rows;  // of one sequence
   if (s.store == KvStore::kHost && plan.rules.unit_tokens == 1 && !plan.lists) layer += kTokens;
-  if (plan.mass_gate) layer += kMassGate;
+  if (plan.mass_gate()) layer += kMassGate;
   if (!card.hopper_kernels) layer += kPortableSelect;
   if (speculates(plan)) {
     if (!s.fused) layer += kUnfused;
@@ -72,12 +72,12 @@ double selection_seconds(const StepSetup& s, const Card& card, double layers, do
 // Bytes over one rank's link in a step.
 double recalled_bytes(const StepSetup& s, double layers) {
   const Plan& plan = *s.plan;
-  const double units = std::max(
-      0.0, real(std::min<std::int64_t>(plan.recipe.budget, s.context)) - plan.recipe.sink - plan.recipe.recent);
+  const double units =
+      std::max(0.0, real(std::min<std::int64_t>(plan.rules.budget, s.context)) - plan.rules.sink - plan.rules.recent);
   const double heads = real(plan.selection_heads()) / s.ranks;
   const double token = kv_layer_token_bytes(s) / real(s.config.n_kv_heads);
   // A selection that is kept changes where its gate says so, a speculative one at every step.
-  const double changes = plan.reuse == Reuse::kKept ? s.correction * s.turnover : s.turnover;
+  const double changes = plan.keeps() ? s.correction * s.turnover : s.turnover;
   return layers * heads * units * changes * token * real(s.sequences);
 }
 
@@ -121,7 +121,7 @@ StepReads step_reads(const StepSetup& s) {
     const std::int64_t window = s.config.window_of(l);
     const double seen = window > 0 ? std::min(all, real(window)) : all;
     const bool less = s.plan && (s.plan->compressed(layer) || (s.plan->drops() && !s.plan->dense[layer]));
-    reads.kv += less ? std::min(seen, real(s.plan->recipe.budget)) : seen;
+    reads.kv += less ? std::min(seen, real(s.plan->budget())) : seen;
     if (less && s.plan->selects()) reads.index += seen * s.plan->index_bytes_per_token();
   }
   reads.kv *= token * sequences;

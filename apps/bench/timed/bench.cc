@@ -168,7 +168,7 @@ BenchResult Bench::decode(const BenchCase& c) {
   MNEME_CHECK(o.steps >= 1 && o.warmup >= 0, "{} steps after {}", o.steps, o.warmup);
   BenchSequences s = b.make_sequences(c, std::int64_t{c.depth} + o.warmup + o.steps);
   // A method that looks at the end of a prefill gets one; all before it is random.
-  const std::int32_t end_rows = c.plan != nullptr && c.plan->observed_rows() > 0 ? std::min(c.depth, kEndRows) : 0;
+  const std::int32_t end_rows = c.plan != nullptr && c.plan->observed_rows > 0 ? std::min(c.depth, kEndRows) : 0;
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     fill_random(s.caches[i], c.depth - end_rows, kSeed + 1 + i, *b.context.pool);
     if (s.rows[i].method == nullptr) continue;

@@ -31,11 +31,11 @@ RequestId Forks::compute(std::vector<std::int32_t> prompt, std::int32_t tail, st
 }
 
 RequestId Forks::prepare(RequestId base, std::span<const std::int32_t> document, std::shared_ptr<const Plan> plan) {
-  if (plan->observed_rows() == 0 || path_ == QuestionPath::kPrefill) {
-    if (plan->observed_rows() == 0) engine_.attach_method(base, std::move(plan));
+  if (plan->observed_rows == 0 || path_ == QuestionPath::kPrefill) {
+    if (plan->observed_rows == 0) engine_.attach_method(base, std::move(plan));
     return base;
   }
-  const auto n = size32(document), shared = n - std::min(n, plan->observed_rows());
+  const auto n = size32(document), shared = n - std::min(n, plan->observed_rows);
   RequestInput input;
   input.prompt.assign(document.begin() + shared, document.end());
   input.max_tokens = 0;
@@ -48,9 +48,9 @@ RequestId Forks::prepare(RequestId base, std::span<const std::int32_t> document,
 
 RequestId Forks::ask(RequestId base, std::int32_t n_document, RequestInput input) {
   const Plan* plan = input.method.get();
-  if (plan == nullptr || plan->observed_rows() == 0 || path_ == QuestionPath::kDecode)
+  if (plan == nullptr || plan->observed_rows == 0 || path_ == QuestionPath::kDecode)
     return engine_.start(Origin::fork(base), std::move(input));
-  const std::int32_t shared = n_document - std::min(n_document, plan->observed_rows());
+  const std::int32_t shared = n_document - std::min(n_document, plan->observed_rows);
   const auto tokens = engine_.tokens(base);
   input.prompt.insert(input.prompt.begin(), tokens.begin() + shared, tokens.end());
   return engine_.start(Origin::prefix(base, shared), std::move(input));

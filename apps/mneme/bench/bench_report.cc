@@ -158,7 +158,7 @@ Json quantiles_json(const Quantiles& q) {
 Json row_json(const BenchReport& r, const BenchRow& row) {
   const BenchResult& b = row.result;
   Json out = {{"test", row.test}, {"method", row.method}, {"depth", row.c.depth}, {"batch", row.c.batch}};
-  if (row.c.plan != nullptr) out["budget"] = row.c.plan->recipe.budget;
+  if (row.c.plan != nullptr) out["budget"] = row.c.plan->budget();
   out["tokens_per_second"] = b.tokens_per_second;
   out["tokens_per_second_deviation"] = b.tokens_per_second_deviation;
   out["step_seconds"] = quantiles_json(b.step);

@@ -24,7 +24,7 @@ bool leads(const GenerationInput& input) {
 std::int32_t most_shared(const GenerationInput& input) {
   if (input.score_prompt || binds(input)) return 0;
   const std::int64_t n = input.prompt.size();
-  const std::int64_t own = std::max<std::int64_t>(1, input.method == nullptr ? 0 : input.method->observed_rows());
+  const std::int64_t own = std::max<std::int64_t>(1, input.method == nullptr ? 0 : input.method->observed_rows);
   return count32(std::max<std::int64_t>(0, n - own) / kPageTokens * kPageTokens);
 }
 

@@ -125,7 +125,7 @@ std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::
   const std::int32_t n_kv = content.identity.kv.n_kv_heads;
   for (std::int32_t layer = 0; layer < content.identity.kv.n_layers; ++layer) {
     MethodState::Layer& to = state->layer(layer);
-    if (plan->recipe.norm) to.budget = content.method->budgets[layer];
+    if (plan->norm) to.budget = content.method->budgets[layer];
     for (std::size_t h = 0; h < to.mass.size(); ++h) to.mass[h] = content.method->heads[(layer * n_kv) + h].mass;
   }
   return state;

@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/cuda/device.h"
+#include "src/model/cuda/retrieval/launches.h"
 
 namespace mneme {
 namespace {
@@ -17,7 +18,7 @@ enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculati
 
 // Whether a sequence's method attends less than all stored tokens.
 bool attends_regions(const SequenceRows& s) {
-  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend == Attend::kRegions;
+  return s.method != nullptr && s.n_rows > 0 && s.method->plan().attend == Attend::kRegions;
 }
 
 // Whether the host runs that method; whether the device does.
@@ -29,7 +30,7 @@ bool has_method(const SequenceRows& s) {
 }
 
 bool reads_in_windows(const SequenceRows& s) {
-  return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
+  return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().window.has_value();
 }
 
 }  // namespace
@@ -118,7 +119,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
   const bool by_host = of_host(s) && CudaHostAttention::attends(s);
   if (of_host(s)) host_->add(s, first_row);
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
-  const bool observed = s.method != nullptr && !by_host && s.method->plan().observed_rows() != 0 &&
+  const bool observed = s.method != nullptr && !by_host && s.method->plan().observed_rows != 0 &&
                         mass_observer_->add({.span = step_.spans.size(),
                                              .cache = s.cache,
                                              .method = s.method,
@@ -255,10 +256,10 @@ std::int32_t CudaAttention::kind_of_step() const {
   if (step_.spans.empty() || !step_.spans.front().decodes)
     return mass_observer_->decodes() ? kTapped : step_.ragged ? kRagged : kFull;
   const CudaRetrieval& r = *step_.spans.front().retrieval;
-  const std::int32_t kind = r.two_parts()     ? (step_.has_remapped ? kRemoteParts : kTwoParts)
-                            : !r.selects()    ? kWindow
-                            : r.speculative() ? kSpeculative
-                                              : kSelect;
+  const std::int32_t kind = r.two_parts()             ? (step_.has_remapped ? kRemoteParts : kTwoParts)
+                            : !r.any(asks::selects)   ? kWindow
+                            : r.any(asks::speculates) ? kSpeculative
+                                                      : kSelect;
   const auto all = retrievals_.all();
   const auto number =
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == &r; }) - all.begin();
@@ -268,7 +269,7 @@ std::int32_t CudaAttention::kind_of_step() const {
 std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
   const Plan& plan = s.method->plan();
   MNEME_CHECK(s.cache->key_basis() == plan.key_basis, "the method '{}' was not there when the sequence began",
-              plan.recipe.name);
+              plan.name());
   if (!windows_)
     windows_.emplace(wide_shape(shape_), static_cast<std::int32_t>(model_.config().n_heads), model_.rope(),
                      options_.max_rows, options_.max_sequences, options_.max_context);

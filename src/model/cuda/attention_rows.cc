@@ -1,6 +1,7 @@
 // Attention of the rows that stand alone: those that decode, with what their methods select and fetch around it. One
 // function a way of attending; docs/design/device-path.md has all event graphs.
 #include "src/model/cuda/attention.h"
+#include "src/model/cuda/retrieval/launches.h"
 #include "src/ops/attention/attention_merge_cuda.h"
 
 namespace mneme {
@@ -105,7 +106,7 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
                                   const Stream& stream) {
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
-  const bool selects = r.slot_layer(layer) >= 0, recalls = selects && r.recalls(), near_apart = r.pre_rope_keys();
+  const bool selects = r.slot_layer(layer) >= 0, recalls = selects && mneme::recalls(r), near_apart = r.pre_rope_keys();
   before_launch(context);
   if (selects && r.by_layer())
     r.select_by_layer(layer, slots, m.remote_q + std::int64_t{who.first} * q_width_ * 2, rows.remote_to + who.first,
@@ -152,15 +153,15 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
     a.lengths = of_layer.attended + who.span;
   }
   a.tables_late = a.lengths_early = true;
-  if (r.merges()) slots.tickets = rows.tickets + who.first, a.arriving = r.arriving(slots.tickets);
-  const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
-             in_turn = r.selects_in_sequence();
-  if (r.closes_first()) r.close_groups(layer, slots, pages, context);
+  if (merges(r)) slots.tickets = rows.tickets + who.first, a.arriving = r.arriving(slots.tickets);
+  const bool speculative = r.any(asks::speculates), shares = speculative && shares_scores(r),
+             in_turn = selects_in_sequence(r);
+  if (closes_first(r)) r.close_groups(layer, slots, pages, context);
   if (speculative && !in_turn) follow(streams_.side, streams_.stored, stream);
   before_launch(context);
-  const bool early = r.attends_early();
+  const bool early = attends_early(r);
   if (early) attend_early(layer, a, r, stream);
-  if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
+  if (r.any(asks::selects)) r.select(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kSelection, stream);
   if (speculative && in_turn) follow(streams_.side, streams_.selected, stream);
   before_launch(context);
@@ -171,7 +172,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   if (early) stream.wait(streams_.attended_early);
   r.recall(SelectWhen::kNow, layer, slots, pages, context);
   m.lap(StepPhase::kRecall, stream);
-  if (r.prunes()) {
+  if (r.any(asks::prunes)) {
     const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
     a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;
   }
@@ -195,7 +196,7 @@ void CudaAttention::attend_early(std::int32_t layer, const DecodeAttentionCuda& 
 // Selection and recall for the next step, behind what `streams_.side` waits for already.
 void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream) {
   const KvTables& pages = tables_->tables();
-  const bool shares = r.shares_scores();
+  const bool shares = shares_scores(r);
   const CudaContext side_context{.stream = streams_.side.get()};
   streams_.attended.record(stream);
   before_launch(side_context);
@@ -250,7 +251,7 @@ void CudaAttention::finish(const SingleRows& who, const CudaRowArrays& rows, con
   follow(streams_.side, streams_.stored, stream);
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
-  if (r.closes() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = streams_.side.get()});
+  if (r.closes() && !closes_first(r)) r.close_groups(-1, slots, tables_->tables(), {.stream = streams_.side.get()});
   r.write_back(slots, tables_->tables(), {.stream = streams_.side.get()});
   streams_.side_busy = true;
 }

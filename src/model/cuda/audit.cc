@@ -54,7 +54,7 @@ void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   max_listed_ = cache.max_listed, n_slots_ = cache.n_slots, slot_heads_ = cache.n_kv_heads;
   const auto heads = static_cast<std::size_t>(cache.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
              items = rows_.size() * static_cast<std::size_t>(shape_.n_layers);
-  const std::int64_t weights = retrieval.prunes() ? retrieval.weights().stride : 0;
+  const std::int64_t weights = retrieval.any(asks::prunes) ? retrieval.weights().stride : 0;
   copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_ + weights) + 1) * 4;
   copy_bytes_ = (copy_bytes_ + 15) / 16 * 16;
   grow(copies_, items * copy_bytes_);
@@ -108,7 +108,7 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
       copy(c.unit_of, cache.slots.unit_of + state * slot_heads_ * n_slots_,
            heads * static_cast<std::size_t>(n_slots_) * 4);
     copy(c.remote_to, a.remote_to + row, sizeof(std::int32_t));
-    if (!retrieval.prunes()) continue;
+    if (!retrieval.any(asks::prunes)) continue;
     const CudaRetrieval::Weights weights = retrieval.weights();
     const std::int64_t floats = slot_heads_ * weights.stride;
     copy(c.log_weights, weights.log_weights + (row - first) * floats, static_cast<std::size_t>(floats) * sizeof(float));
@@ -146,7 +146,7 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
   const std::int32_t n_listed = parts ? *c.remote_to : retrieval.at(row.method.seq_slot, layer).attended;
   const std::int32_t* listed = c.listed + std::int64_t{kv_head} * max_listed_;
   const float* weights =
-      retrieval.prunes() ? c.log_weights + std::int64_t{kv_head} * retrieval.weights().stride : nullptr;
+      retrieval.any(asks::prunes) ? c.log_weights + std::int64_t{kv_head} * retrieval.weights().stride : nullptr;
   MNEME_CHECK(n_listed <= max_listed_ * unit, "{} tokens in a list of {} units of {}", n_listed, max_listed_, unit);
   for (std::int32_t at = 0, i = 0; at < n_listed; at += unit, ++i) {
     const std::int32_t u = unit_at(listed[i]), take = std::min(unit, n_listed - at);

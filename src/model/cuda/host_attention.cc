@@ -13,7 +13,7 @@ namespace {
 
 bool question_counts(const MethodState& method) {
   const auto [begin, end] = method.question_span();
-  return method.plan().layer_selection && method.plan().recipe.prefill_window->question_weight != 0 && begin < end;
+  return method.plan().layer_selection && method.plan().window->question_weight != 0 && begin < end;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ bool CudaHostAttention::takes(const MethodState& method) {
 
 // A budget that the prompt sets looks at the prompt's last rows.
 bool CudaHostAttention::attends(const SequenceRows& s) {
-  const Recipe& recipe = s.method->plan().recipe;
-  return s.phase == RowPhase::kDecode || recipe.prefill_window || recipe.norm;
+  const Plan& plan = s.method->plan();
+  return s.phase == RowPhase::kDecode || plan.window || plan.norm;
 }
 
 void CudaHostAttention::begin() {

@@ -106,7 +106,7 @@ void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const Cuda
                       .m2 = moments + width(),
                       .count = p.count,
                       .known = p.known,
-                      .weights = weights_of(plan.recipe.prefill_window->probe),
+                      .weights = weights_of(plan.window->probe),
                       .scratch = scratch_.data(),
                       .probes = probes_.as<float>(),
                       .whole = p.shares ? whole_.as<float>() : nullptr},

@@ -163,7 +163,7 @@ __device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std
 // The query that this step's is compared with.
 __device__ __forceinline__ const __nv_bfloat16* asked_query(const SlotStore& store, std::int64_t row, int head) {
   const DeviceCache& s = store.cache;
-  if (s.selection.asked_q == nullptr || s.plans[store.seq_slots[row]].gate.last_asked == 0)
+  if (s.selection.asked_q == nullptr || s.plans[store.seq_slots[row]].gate.reference == GateReference::kPrevious)
     return last_query(store, row, head);
   return static_cast<const __nv_bfloat16*>(s.selection.asked_q) +
          (last_query(store, row, head) - static_cast<const __nv_bfloat16*>(s.selection.last_q));

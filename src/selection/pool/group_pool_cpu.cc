@@ -195,7 +195,7 @@ void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::in
 
 struct PoolTask {
   std::int32_t group = 1;
-  GroupPool pool = GroupPool::kMax;
+  Pool pool = Pool::kMaxQk;
   float alpha = 1.0f;
   HeadScale heads[kMaxGroup];
   Exponentials kept;
@@ -206,12 +206,12 @@ HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& tas
   const D d;
   const std::int32_t group = kGroup > 0 ? kGroup : task.group;
   const V first = hn::LoadU(d, at);
-  if (task.pool == GroupPool::kMean) {
+  if (task.pool == Pool::kMeanQk) {
     V sum = first;
     for (std::int32_t h = 1; h < group; ++h) sum = hn::Add(sum, hn::LoadU(d, at + h * stride));
     return hn::Div(sum, hn::Set(d, static_cast<float>(group)));
   }
-  if (task.pool == GroupPool::kMax) {
+  if (task.pool == Pool::kMaxQk) {
     V most = first;
     for (std::int32_t h = 1; h < group; ++h) {
       const V x = hn::LoadU(d, at + h * stride);
@@ -230,7 +230,7 @@ HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& tas
     t[h] = log_probability(h, hn::LoadU(d, at + h * stride));
     result = hn::Max(result, t[h]);
   }
-  if (task.pool == GroupPool::kMeanProb) {
+  if (task.pool == Pool::kMeanS) {
     const V most = hn::Max(result, hn::Set(d, -kLargest));  // -inf - (-inf) would be NaN
     V sum = hn::Zero(d);
     for (std::int32_t h = 0; h < group; ++h) sum = hn::Add(sum, vec_exp(d, hn::Sub(t[h], most)));
@@ -289,18 +289,17 @@ HWY_INLINE void pool_row(const float* scores, std::int64_t stride, std::size_t n
   std::memcpy(pooled + whole, last, (n - whole) * sizeof(float));
 }
 
-void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, GroupPool pool, float alpha,
+void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, Pool pool, float alpha,
                 float* pooled) {
   PoolTask task{.group = group, .pool = pool, .alpha = alpha, .heads = {}, .kept = {}};
   const std::size_t length = n;
   thread_local std::vector<float> kept;
-  if (pool == GroupPool::kMeanProb) {
+  if (pool == Pool::kMeanS) {
     const std::size_t row = (length + hn::Lanes(D()) - 1) / hn::Lanes(D()) * hn::Lanes(D());
     kept.resize(group * row);
     task.kept = {kept.data(), static_cast<std::int64_t>(row)};
   }
-  if (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb)
-    head_scales(scores, stride, group, n, alpha, task.kept, task.heads);
+  if (pool == Pool::kMaxS || pool == Pool::kMeanS) head_scales(scores, stride, group, n, alpha, task.kept, task.heads);
   if (group == 4)
     pool_row<4>(scores, stride, length, task, pooled);
   else if (group == 8)
@@ -359,7 +358,7 @@ HWY_EXPORT(dots);
 
 }  // namespace
 
-void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
+void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, Pool pool,
                     float alpha, float* pooled) {
   MNEME_CHECK(group >= 1 && group <= kMaxGroup, "group {}", group);
   if (n == 0) return;

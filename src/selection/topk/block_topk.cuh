@@ -100,8 +100,8 @@ struct KeyedUnits {
 };
 
 // Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
-// DeviceCache::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
-// keys: of all units; overwrites those of the speculative selection.
+// DeviceCache::mass; with SelectionPlan::Gate::of_attended, divided by the share of what is attended with the speculative
+// selection. keys: of all units; overwrites those of the speculative selection.
 __device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
                                             std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
   constexpr std::uint32_t kSpeculative = 1;  // no score has this key
@@ -132,7 +132,7 @@ __device__ inline void compute_missing_mass(const DeviceCache& s, const Selectio
     all = missing = attended = 0;
     for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
     const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
-                held = plan.gate.kind == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
+                held = plan.gate.of_attended && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
     s.selection.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
   }
 }

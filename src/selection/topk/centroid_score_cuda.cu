@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p, int n
   if (!item_at(p, row, number, false, item)) return;
   if (block >= 0) {
     score_tiles<kTiles, kWords>(p, item, block, static_cast<int>(gridDim.x) - n_fixed, shared);
-  } else if (item.plan.scores.whole_attention != 0) {
+  } else if (item.plan.scores.domain == Domain::kAttention) {
     auto* q = reinterpret_cast<float*>(shared);
     load_queries(p, item, q);
     fixed_terms_of(p, item, q, block + n_fixed);

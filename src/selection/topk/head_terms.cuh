@@ -208,7 +208,8 @@ __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, in
 // this step.
 __device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, bool fixed,
                                                int first, int stop) {
-  if (!row.sparse || p.when != SelectWhen::kNow || row.plan.scores.by != SlotScore::kEntries) return;
+  if (!row.sparse || p.when != SelectWhen::kNow || row.plan.scores.own_arrays || !has_entries(row.plan.scores.index))
+    return;
   Item item;
   item.plan = row.plan, item.seq_slot = row.seq_slot, item.kv_head = number % p.s.n_kv_heads;
   item.length = item.stored = row.length, item.n_scored = p.group;
@@ -216,7 +217,7 @@ __device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOf
   for (int part = first; part < stop; ++part) {
     if (!fixed) {
       prefetch_frame(p.s, item, part);
-    } else if (row.plan.scores.whole_attention != 0) {
+    } else if (row.plan.scores.domain == Domain::kAttention) {
       prefetch_fixed(p, item, part);
     }
   }

@@ -57,7 +57,7 @@ __device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& 
   const std::byte* centroids =
       p.s.index.lists.centroids + (at.index * p.s.index.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
   const std::int32_t* ends = p.s.index.lists.ends + at.index * p.s.index.lists.max_units + at.begin;
-  const bool by_size = plan.scores.by_size != 0;
+  const bool by_size = plan.scores.by_size;
   CentroidQueries<T, kDim, kWide> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
                p.s.head_dim);

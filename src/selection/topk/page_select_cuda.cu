@@ -27,7 +27,7 @@ struct Args {
   DeviceCache s;
   SlotRows rows;
   SelectWhen when;
-  SlotScore scored;  // rows with another SelectionPlan::Scores::by are skipped
+  bool of_entries;  // SelectPages::of_entries
   int layer, group;
   int blocks;              // per cluster
   int width;               // of a row of scores: the most boxes of a block's share
@@ -106,20 +106,20 @@ __device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& 
 }
 
 // Boxes of a KV head: of UnitIndexes::boxes, or of UnitEntries.
-int boxes_of(const DeviceCache& s, SlotScore scored) {
-  return scored == SlotScore::kIndex ? s.max_pages : s.index.entries.most;
+int boxes_of(const DeviceCache& s, bool of_entries) {
+  return of_entries ? s.index.entries.most : s.max_pages;
 }
-std::size_t key_bytes(const DeviceCache& s, SlotScore scored) {
-  return static_cast<std::size_t>(eights(boxes_of(s, scored))) * sizeof(std::uint32_t);
+std::size_t key_bytes(const DeviceCache& s, bool of_entries) {
+  return static_cast<std::size_t>(eights(boxes_of(s, of_entries))) * sizeof(std::uint32_t);
 }
 
 // Prefetches the boxes of a block's share to L2 while the preceding kernel runs: candidate pages are complete, and so
 // are their boxes. Rows with speculative selection read them in any case, here or concurrently with the step.
 __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
 #if __CUDA_ARCH__ >= 900
-  const SlotSchedule schedule = r.plan.schedule;
-  if (!r.sparse || r.plan.scores.by != p.scored) return;
-  if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
+  const ScheduleKind schedule = r.plan.schedule;
+  if (!r.sparse || r.plan.scores.own_arrays == p.of_entries) return;
+  if (schedule != ScheduleKind::kEveryStep && schedule != ScheduleKind::kSpeculative) return;
   const Candidates all = candidates_of(r.plan, r.length);
   const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n, rank, p.blocks);
   const std::int64_t bytes = at.own * p.s.box_bytes(), piece = 8 * p.s.box_bytes();
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const bool has = kWhen == SelectWhen::kNow && item == cluster;
     const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
-    if (r.sparse && r.plan.scores.by != p.scored) continue;
+    if (r.sparse && r.plan.scores.own_arrays == p.of_entries) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
       if (!selects_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
     } else {
@@ -180,16 +180,16 @@ struct Layout {
   int clusters, width;
   std::size_t shared;         // bytes
   std::size_t scores, units;  // bytes of scratch; 0: scores are in shared memory, pages are selected as units
-  Layout(const DeviceCache& s, SlotScore scored, std::int64_t items, int blocks)
+  Layout(const DeviceCache& s, bool of_entries, std::int64_t items, int blocks)
       : clusters(static_cast<int>(std::min<std::int64_t>(items, kMaxClusters))),
-        width(eights((boxes_of(s, scored) + blocks - 1) / blocks)) {
-    const std::size_t keys = key_bytes(s, scored), each = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) *
-                                                          static_cast<std::size_t>(width) * sizeof(float);
+        width(eights((boxes_of(s, of_entries) + blocks - 1) / blocks)) {
+    const std::size_t keys = key_bytes(s, of_entries), each = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) *
+                                                              static_cast<std::size_t>(width) * sizeof(float);
     // Fits next to a thread block of attention, which has 128 KiB; 524,288 tokens need 81 KiB with groups of four.
     const bool fits = keys + each <= (84 << 10);
     shared = keys + (fits ? each : 0);
     scores = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * each;
-    units = scored == SlotScore::kIndex ? 0 : static_cast<std::size_t>(clusters) * s.max_listed * sizeof(std::int32_t);
+    units = of_entries ? static_cast<std::size_t>(clusters) * s.max_listed * sizeof(std::int32_t) : 0;
   }
 };
 
@@ -217,7 +217,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
   }();
   const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
   args.blocks = cluster_blocks<kWhen>(items, most);
-  const Layout layout(args.s, args.scored, items, args.blocks);
+  const Layout layout(args.s, args.of_entries, items, args.blocks);
   args.width = layout.width;
   args.scores = layout.scores > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
   args.units = reinterpret_cast<std::int32_t*>(scratch + layout.scores);
@@ -238,18 +238,18 @@ void run(const Args& args, std::byte* scratch, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t select_scratch_bytes(const DeviceCache& s, std::int32_t n_rows, SlotScore scored) {
+std::size_t select_scratch_bytes(const DeviceCache& s, std::int32_t n_rows, bool of_entries) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
     for (int blocks = 1; blocks <= kMaxBlocks; blocks *= 2) {
-      const Layout layout(s, scored, std::int64_t{n} * s.n_kv_heads, blocks);
+      const Layout layout(s, of_entries, std::int64_t{n} * s.n_kv_heads, blocks);
       most = std::max(most, layout.scores + layout.units);
     }
   return most;
 }
 
-bool select_pages_takes(const DeviceCache& s, SlotScore scored) {
-  return key_bytes(s, scored) <= static_cast<std::size_t>(shared_limit());
+bool select_pages_takes(const DeviceCache& s, bool of_entries) {
+  return key_bytes(s, of_entries) <= static_cast<std::size_t>(shared_limit());
 }
 
 void select_pages_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
@@ -259,9 +259,8 @@ void select_pages_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t 
   a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.when = c.when;
-  a.scored = c.scored;
-  const bool of_units = c.scored == SlotScore::kIndex;
-  a.boxes = of_units ? s.index.boxes : s.index.entries.data, a.max_boxes = boxes_of(s, c.scored);
+  a.of_entries = c.of_entries;
+  a.boxes = c.of_entries ? s.index.entries.data : s.index.boxes, a.max_boxes = boxes_of(s, c.of_entries);
   a.layer = slot_layer;
   a.group = s.n_heads / s.n_kv_heads;
   if (s.head_dim == 128) {

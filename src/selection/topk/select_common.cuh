@@ -18,7 +18,7 @@ constexpr int kMaxSelectBlocks = 16;  // per cluster
 __device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
                                             bool first_block) {
   if (r.seq_slot < 0) return false;
-  if (r.plan.schedule != SlotSchedule::kKept)
+  if (r.plan.schedule != ScheduleKind::kBoundary)
     return selects(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
   const KeptStep k = kept_step(s, r, layer);
   if (first_block && kv_head == 0 && threadIdx.x < kWarp) record_kept_step(s, r, layer, k);
@@ -185,8 +185,8 @@ __device__ __forceinline__ void merge_sums(const Args& p, const float2 (&of_bloc
 }
 
 // Whether a unit's values are log probabilities.
-__device__ __forceinline__ bool pools_logs(GroupPool pool) {
-  return pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
+__device__ __forceinline__ bool pools_logs(Pool pool) {
+  return pool == Pool::kMaxS || pool == Pool::kMeanS;
 }
 
 // A head's score as pool_unit() takes it; `logs`: as a log probability with this log-sum-exp.
@@ -194,10 +194,10 @@ __device__ __forceinline__ float pooled_value(float score, bool logs, float alph
   return !logs || score != score ? score : lse == -INFINITY ? -INFINITY : fminf(alpha * score, 3.4028235e38f) - lse;
 }
 
-// group_pool.h for one unit: v [n] are its heads' values, log probabilities for kMaxProb and kMeanProb. Values from
+// group_pool.h for one unit: v [n] are its heads' values, log probabilities for kMaxS and kMeanS. Values from
 // `group` on are ignored.
 template <int kMost>
-__device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, const float (&v)[kMost]) {
+__device__ __forceinline__ std::uint32_t pool_unit(Pool pool, int group, const float (&v)[kMost]) {
   float most = -INFINITY, sum = 0;
   bool nan = false;
 #pragma unroll
@@ -208,8 +208,8 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
     sum += v[g];
   }
   if (nan) return 0;
-  if (pool == GroupPool::kMean) return sort_key(sum / static_cast<float>(group));
-  if (pool != GroupPool::kMeanProb || most == -INFINITY || most == INFINITY) return sort_key(most);
+  if (pool == Pool::kMeanQk) return sort_key(sum / static_cast<float>(group));
+  if (pool != Pool::kMeanS || most == -INFINITY || most == INFINITY) return sort_key(most);
   float total = 0;
 #pragma unroll
   for (int g = 0; g < kMost; ++g)

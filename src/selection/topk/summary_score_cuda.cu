@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   load_queries(p, item, q);
   if (!fixed) {
     frame_terms(p.s, item, q, part);
-  } else if (item.plan.scores.whole_attention != 0) {
+  } else if (item.plan.scores.domain == Domain::kAttention) {
     fixed_terms<T>(p, item, q, part);
   }
 }

@@ -129,7 +129,7 @@ __device__ __forceinline__ void total_of_heads(const Args& p, const RowInfo& inf
   if (logs) low = -low;
   Kind kind = p.group == 1 ? Kind::kOne : logs ? Kind::kLogs : Kind::kPlain;
   const bool tame = __all_sync(~0u, !any || most < 1e30f);
-  if (logs && info.pool == GroupPool::kMeanProb && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
+  if (logs && info.pool == Pool::kMeanS && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
   if (lane < kMaxGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
   __syncwarp();
   const bool first = there && (lane & (each - 1)) == 0;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void total_of_heads(const Args& p, const RowInfo& inf
     if (lane == 0) t.times = info.alpha * kLog2e, t.base = base;
   } else {
     if (first) t.lse[head] = lse;
-    if (info.pool == GroupPool::kMeanProb && logs) high += __logf(static_cast<float>(p.group));
+    if (info.pool == Pool::kMeanS && logs) high += __logf(static_cast<float>(p.group));
   }
   if (lane == 0) t.kind = kind, t.low = low, t.high = high;
 }
@@ -211,9 +211,9 @@ __device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (kind == Kind::kLogs) {
-        out[i] = info.pool == GroupPool::kMeanProb ? most[i] + __logf(out[i]) : most[i];
+        out[i] = info.pool == Pool::kMeanS ? most[i] + __logf(out[i]) : most[i];
       } else {
-        out[i] = info.pool == GroupPool::kMean ? out[i] / static_cast<float>(p.group) : most[i];
+        out[i] = info.pool == Pool::kMeanQk ? out[i] / static_cast<float>(p.group) : most[i];
       }
     }
   }

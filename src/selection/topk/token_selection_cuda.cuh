@@ -41,20 +41,18 @@ struct RowInfo {
   bool speculative;
   bool by_mass;     // the gate compares missing mass
   int begin, each;  // the row's first stage; stages per KV head
-  GroupPool pool;
+  Pool pool;
   float alpha;
   // Values are pooled as log probabilities; with one head its scores give the same order.
-  __device__ bool logs(int group) const {
-    return group > 1 && (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb);
-  }
+  __device__ bool logs(int group) const { return group > 1 && (pool == Pool::kMaxS || pool == Pool::kMeanS); }
 };
 // Both counts are 0: the row selects nothing.
 __device__ inline RowInfo row_info(const Args& p, int row) {
   RowInfo info{};
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (!r.sparse) return info;
-  info.speculative = r.plan.schedule == SlotSchedule::kSpeculative;
-  if (!info.speculative && r.plan.schedule != SlotSchedule::kEveryStep) return info;
+  info.speculative = r.plan.schedule == ScheduleKind::kSpeculative;
+  if (!info.speculative && r.plan.schedule != ScheduleKind::kEveryStep) return info;
   const PageRegion now = page_region(r.plan, r.length),
                    all = info.speculative ? page_region(r.plan, r.length + 1) : now;
   info.by_mass = by_mass(r);

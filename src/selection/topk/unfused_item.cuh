@@ -1,6 +1,7 @@
 // What the kernels of the unfused selection share: their arguments, the candidates of a KV head, its queries.
 #pragma once
 
+#include "src/selection/pool/group_pool.h"
 #include "src/selection/summary/sketch.h"
 #include "src/selection/topk/select_common.cuh"
 #include "src/selection/topk/unfused_select_cuda.h"
@@ -15,7 +16,7 @@ constexpr int kTermParts = 16;
 struct HeadTerms {
   float base[kTermParts];    // q . mean of the head's frame
   float spread[kTermParts];  // q^T C q
-  // Largest alpha q . k over sinks and window (SelectionPlan::Scores::whole_attention), and the sum of exp(. - largest).
+  // Largest alpha q . k over sinks and window (Domain::kAttention), and the sum of exp(. - largest).
   float2 fixed[kTermParts];
   float of_basis[kMaxSketchRank];  // of a sketch: (U q)_i times direction i's deviation
 
@@ -48,7 +49,7 @@ struct UnfusedArgs {
   float* scores;        // [rows * KV heads][group][width]
   std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
   HeadTerms* terms;     // [rows * KV heads][group]; null: no index and no pool needs them
-  bool layers_pooled;   // rows with SelectionPlan::pools_layer: each KV head has one row of scores, the layer's
+  bool layers_pooled;   // rows with SelectScope::kLayer: each KV head has one row of scores, the layer's
 };
 
 // Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
@@ -72,7 +73,7 @@ __device__ __forceinline__ RowOfSlots row_of(const UnfusedArgs& p, int number) {
 // Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
 __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int number, bool records, Item& item) {
   item.kv_head = number % p.s.n_kv_heads;
-  if (r.seq_slot < 0 || r.plan.scores.by == SlotScore::kIndex) return false;
+  if (r.seq_slot < 0 || r.plan.scores.own_arrays) return false;
   if (p.when == SelectWhen::kNow && by_mass(r)) {  // the common case, in few instructions
     if (!r.sparse) return false;
   } else if (p.when == SelectWhen::kNow) {
@@ -86,10 +87,10 @@ __device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int nu
   static_cast<Candidates&>(item) = candidates_of(r.plan, item.length);
   item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
   // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
-  item.ranked = item.each == 1 && r.plan.schedule == SlotSchedule::kKept && r.plan.units.tokens == 1;
+  item.ranked = item.each == 1 && r.plan.schedule == ScheduleKind::kBoundary && r.plan.units.tokens == 1;
   if (item.ranked) item.n_select = min(item.n, r.plan.region.n_select);
-  item.n_scored = r.plan.scores.query_pool == SlotQueryPool::kNone ? p.group : 1;
-  if (p.layers_pooled && r.plan.pools_layer != 0) item.n_scored = 1, item.plan.scores.pool = GroupPool::kMax;
+  item.n_scored = pools_queries(r.plan.scores.pool) ? 1 : p.group;
+  if (p.layers_pooled && r.plan.scope == SelectScope::kLayer) item.n_scored = 1, item.plan.scores.pool = Pool::kMaxQk;
   item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
   item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
   return item.n_select > 0;
@@ -110,8 +111,8 @@ __device__ inline void load_queries(const UnfusedArgs& p, const Item& item, floa
   };
   for (int i = threadIdx.x; i < item.n_scored * d; i += kScoreThreads) {
     float v = at(i / d, i % d);
-    if (item.plan.scores.query_pool != SlotQueryPool::kNone) {
-      const bool most = item.plan.scores.query_pool == SlotQueryPool::kMax;
+    if (pools_queries(item.plan.scores.pool)) {
+      const bool most = item.plan.scores.pool == Pool::kMaxQ;
       for (int g = 1; g < p.group; ++g) v = most ? fmaxf(v, at(g, i)) : v + at(g, i);
       if (!most) v /= static_cast<float>(p.group);
     }
@@ -139,7 +140,7 @@ void score_centroids_cuda(const cuda::UnfusedArgs& args, const CudaContext& cont
 // Scores of pages of 32 by sketches, by tensor cores; and, where a cluster of thread blocks holds a KV head's scores, its
 // selection. Returns whether it has selected: if not, scores are in UnfusedArgs::scores.
 // Requires  up to 16 coefficients; heads of 64 or 128, at most eight query heads a KV head, no pooled queries
-//           (SlotQueryPool::kNone).
+//           (pools_queries).
 bool select_sketches_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
 
 }  // namespace mneme

@@ -25,20 +25,20 @@ __device__ __forceinline__ float head_lse(const float* scores, int n, float alph
 
 // Log-sum-exps of a KV head's query heads, in shared memory.
 struct HeadSums {
-  float all[kMaxGroup];    // over the units; with SelectionPlan::Scores::whole_attention over sinks and window too
+  float all[kMaxGroup];    // over the units; with Domain::kAttention over sinks and window too
   float fixed[kMaxGroup];  // over sinks and window
 };
 
 // One thread of the last warp per query head.
 __device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
   const int g = kScoreThreads - 1 - static_cast<int>(threadIdx.x);
-  if (item.plan.scores.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
+  if (item.plan.scores.domain == Domain::kAttention && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
 }
 
 // Key of sinks and window as one more unit; 0: they are not part of the softmax.
 template <int kMost>
 __device__ inline std::uint32_t fixed_key(const Item& item, const HeadSums& sums) {
-  if (item.plan.scores.whole_attention == 0) return 0;
+  if (item.plan.scores.domain == Domain::kCandidates) return 0;
   float v[kMost];
 #pragma unroll
   for (int g = 0; g < kMost; ++g)
@@ -63,7 +63,8 @@ __device__ inline std::uint32_t* pool_units(const UnfusedArgs& p, const Item& it
   __syncthreads();
   for (int g = warp; logs && g < item.n_scored; g += kScoreWarps) {
     const float v = head_lse(item.scores + g * p.width, item.n, item.plan.scores.alpha);
-    if (tid % kWarp == 0) sums.all[g] = item.plan.scores.whole_attention != 0 ? with_fixed(v, sums.fixed[g]) : v;
+    if (tid % kWarp == 0)
+      sums.all[g] = item.plan.scores.domain == Domain::kAttention ? with_fixed(v, sums.fixed[g]) : v;
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   __syncthreads();
@@ -168,7 +169,7 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
   load_fixed(item, s.sums);  // blocks of the cluster may have computed their parts until here
   if (logs) merge_sums(c, s.of_blocks, s.sums.all);
   __syncthreads();
-  if (logs && item.plan.scores.whole_attention != 0 && tid < item.n_scored)
+  if (logs && item.plan.scores.domain == Domain::kAttention && tid < item.n_scored)
     s.sums.all[tid] = with_fixed(s.sums.all[tid], s.sums.fixed[tid]);
   __syncthreads();
   pool_share<kMost>(c, item.plan, at, scores, s.sums.all, keys, s.ranker);

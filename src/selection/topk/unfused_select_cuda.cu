@@ -174,7 +174,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const Channels high = load_channels(entry, d), low = box ? load_channels(entry + d, d) : Channels{};
   for (int g = 0; g < item.n_scored; ++g) {
     float score = box ? bound(q + g * d, high, low, d) : dot(q + g * d, high, d);
-    if (item.plan.scores.by_size != 0) score += logf(static_cast<float>(n_tokens)) / item.plan.scores.alpha;
+    if (item.plan.scores.by_size) score += logf(static_cast<float>(n_tokens)) / item.plan.scores.alpha;
     if (lane == 0) item.scores[g * p.width + u] = score;
   }
 }
@@ -187,14 +187,14 @@ __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;
-  if (item.plan.scores.by == SlotScore::kRandom) {
+  if (item.plan.scores.index == EntryKind::kNone) {
     write_random_scores(p, item);
     return;
   }
   load_queries(p, item, q);
   for (int u = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp; u < item.n;
        u += static_cast<int>(gridDim.x) * kWarps)
-    item.plan.scores.by == SlotScore::kKeys ? score_keys<T>(p, item, q, u) : score_entry<T>(p, item, q, u);
+    item.plan.scores.index == EntryKind::kKeys ? score_keys<T>(p, item, q, u) : score_entry<T>(p, item, q, u);
 }
 
 // ---- rank
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   }
 }
 
-// ---- one selection for all KV heads of a layer (SelectionPlan::pools_layer): each pools its units to keys, and the keys of
+// ---- one selection for all KV heads of a layer (SelectScope::kLayer): each pools its units to keys, and the keys of
 // a row's KV heads become the one score of each of them.
 
 __global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
@@ -246,16 +246,16 @@ __global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
   const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.x));
   grid_dependency_wait();
   Item item;
-  if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.plan.pools_layer != 0)
+  if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.plan.scope == SelectScope::kLayer)
     pool_units(p, item, sums, ranker);
 }
 
 // Pools two KV heads' scores of a unit; kMeanProb: logarithms of weights.
-__device__ __forceinline__ float pool_two(GroupPool pool, float a, float b) {
+__device__ __forceinline__ float pool_two(Pool pool, float a, float b) {
   if (isnan(a) || isnan(b)) return NAN;
   const float most = fmaxf(a, b);
-  if (pool == GroupPool::kMean) return a + b;
-  return pool == GroupPool::kMeanProb && isfinite(most) ? most + log1pf(expf(-fabsf(a - b))) : most;
+  if (pool == Pool::kMeanQk) return a + b;
+  return pool == Pool::kMeanS && isfinite(most) ? most + log1pf(expf(-fabsf(a - b))) : most;
 }
 
 __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
   const RowOfSlots row = row_of(p, number);
   grid_dependency_wait();
   Item item;
-  if (!item_at(p, row, number, false, item) || item.plan.pools_layer == 0) return;
+  if (!item_at(p, row, number, false, item) || item.plan.scope != SelectScope::kLayer) return;
   const auto scores_of = [&](int head) { return item.scores + head * (p.group * p.width); };
   for (int u = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); u < item.n;
        u += static_cast<int>(gridDim.x) * kThreads) {

@@ -20,8 +20,8 @@
 
 namespace mneme {
 
-// For rows with a SelectionPlan::Scores::by other than kIndex: selects as select_pages_cuda (device_cache_cuda.h) does, and writes
-// units to Selections::ids; with SelectionPlan::Units::select_tokens above 1 the tokens of the selected units.
+// For rows without SelectionPlan::Scores::own_arrays: selects as select_pages_cuda (device_cache_cuda.h) does, and
+// writes units to Selections::ids; with SelectionPlan::Units::select_tokens above 1 the tokens of the selected units.
 //
 //   pages    page tables of the sequences; keys are read there, blocks may be in mapped host memory
 //   layer    of the model: the layer of `pages`, and part of the random seed
@@ -31,7 +31,7 @@ struct UnfusedSelect {
   SelectWhen when = SelectWhen::kNow;
   KvTables pages;
   std::int32_t layer = 0;
-  bool pools_layers = false;  // some row has SelectionPlan::pools_layer
+  bool pools_layers = false;  // some row has SelectScope::kLayer
   // Single tokens by sketches at every step, by pooled scores alone: scan and selection of 1-bit keys (one_bit_cuda.h).
   // select_tokens_scratch_bytes(); null: as all others.
   std::byte* token_scratch = nullptr;

@@ -64,7 +64,7 @@ class CudaDropTest : public CudaTest {
     const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_device, left),
                              want = step_of(*host_, s.here, tokens, phase, &s.method_here, left);
     ASSERT_LE(relative_error(got, want), tolerance_) << "after " << s.there.length() << " tokens";
-    const bool drops_there = phase == RowPhase::kDecode && s.method_device.plan().observed_rows() != 0 &&
+    const bool drops_there = phase == RowPhase::kDecode && s.method_device.plan().observed_rows != 0 &&
                              CudaDrops::takes(s.method_device, s.there);
     if (!drops_there) compare_pending(s);
     s.method_device.commit(s.there);
@@ -217,8 +217,7 @@ TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
       make(8, 2, store == KvStore::kHost ? 64 : 128, store);
       const auto plan = plan_for(*model_, m, 96);
       heads_share_ =
-          plan->recipe.prefill_end && (std::holds_alternative<HeadShare>(plan->recipe.prefill_end->share) ||
-                                       std::holds_alternative<PreferenceShare>(plan->recipe.prefill_end->share));
+          plan->drop && (plan->drop->share == ShareKind::kHeads || plan->drop->share == ShareKind::kPreference);
       Sequence s = sequence(plan);
       step(s, 200, RowPhase::kPrefill, 190);
       step(s, 170, RowPhase::kPrefill, 20);
@@ -317,7 +316,7 @@ TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
     EXPECT_LE(relative_error(step_of(*device_, cache, last, RowPhase::kDecode, &method), late), kTolerance);
     method.commit(cache);
     method.settle(cache);
-    if (method.plan().recipe.prefill_end->when != DropWhen::kOverBudget) continue;
+    if (method.plan().drop->when != DropWhen::kOverBudget) continue;
     for (std::int32_t l = 0; l < 3; ++l)
       for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(cache.n_stored(l, h), 63);
   }

@@ -121,7 +121,7 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
                                         {"oracle", ""},
                                         {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
-    const auto answers = [&](std::int32_t delay_us, SlowLink* link) {
+    const auto answers = [&](std::int32_t delay_us, SlowLink* busy) {
       StepDelays delays(delay_us);
       OnDevice host(*model,
                     {.max_rows = 512, .max_sequences = 2, .max_context = model->max_context(), .store = KvStore::kHost},
@@ -132,7 +132,7 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
       std::vector<float> out;
       for (int i = 0; i < 83; ++i) {
         const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), i < 3 ? 400 : 1);
-        if (link != nullptr) link->keep_busy();
+        if (busy != nullptr) busy->keep_busy();
         const std::vector<float> logits = host.step(cache, piece, &method);
         out.insert(out.end(), logits.begin(), logits.end());
       }

@@ -95,8 +95,9 @@ TEST(ShortStepsTest, AreOfTheDevice) {
     const auto config = cuda_config(Architecture::kLlama, 4, 2, c.head_dim);
     const auto plan = compile(c.form.recipe(), method_shape(config, c.kv_dtype));
     EXPECT_EQ(host_reason(*plan), nullptr) << c.called;
-    if (std::string_view(c.called).starts_with("unfused"))
+    if (std::string_view(c.called).starts_with("unfused")) {
       EXPECT_EQ(device_form(*plan), DeviceForm::kUnfused) << c.called;
+    }
   }
 }
 

@@ -307,7 +307,7 @@ std::vector<UnitRange> ranges_of(std::mt19937& rng, std::int32_t sink, std::int3
 TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
   std::mt19937 rng(11);
   int cases = 0, made = 0, same = 0;
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
     for (const std::int32_t group : {1, 4, 5, 8, 16})
       for (const std::int32_t head_dim : {64, 128})
         for (int round = 0; round < 5; ++round) {
@@ -324,7 +324,7 @@ TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
                    .largest = 48,
                    .slots = rng() % 2 == 0,
                    .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
-                   .schedule = SlotSchedule::kKept,
+                   .schedule = ScheduleKind::kBoundary,
                    .pool = pool,
                    .tau = 0.5f},
                   static_cast<unsigned>(rng()), round % 4 == 0 ? 1 : 3);
@@ -394,8 +394,8 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
            .sink = 16,
            .recent = 64,
            .largest = 48,
-           .schedule = SlotSchedule::kKept,
-           .pool = GroupPool::kMax},
+           .schedule = ScheduleKind::kBoundary,
+           .pool = Pool::kMaxQk},
           7, 1);
   const std::uint16_t nan = bf16(kNaN).bits;
   for (const std::int32_t position : {100, 500, 501, 900})
@@ -433,7 +433,7 @@ TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
              .recent = 64,
              .largest = 48,
              .slots = slots,
-             .schedule = SlotSchedule::kKept},
+             .schedule = ScheduleKind::kBoundary},
             9, 3);
     const Ids lengths = {10200, budget + 1};
     constexpr std::int32_t kWindow = 60;
@@ -470,8 +470,9 @@ TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
 // Units of a truncated sequence.
 TEST_F(CudaListTest, TruncatesUnits) {
   std::mt19937 rng(6);
-  World w({.max_pages = 40, .budget = 500, .sink = 16, .recent = 64, .largest = 48, .schedule = SlotSchedule::kKept}, 7,
-          2);
+  World w(
+      {.max_pages = 40, .budget = 500, .sink = 16, .recent = 64, .largest = 48, .schedule = ScheduleKind::kBoundary}, 7,
+      2);
   auto ranges = ranges_of(rng, 16, 1100, 40);
   build(w, 1, ranges);
   while (ranges.size() > 1) {

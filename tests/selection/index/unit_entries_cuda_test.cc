@@ -30,6 +30,8 @@ std::vector<std::byte> by_cpu(const Form& form, const World& w, std::int32_t seq
   std::vector<std::byte> entry(form.bytes(w.s.head_dim));
   switch (kind) {
     case EntryKind::kNone:
+    case EntryKind::kKeys:
+    case EntryKind::kRepresentative:
     case EntryKind::kCentroidSet:
     case EntryKind::kSketch:
     case EntryKind::kMoments:

@@ -207,7 +207,7 @@ TEST_F(CudaLayerSelectTest, RowsSelectWhatTheReferenceSelects) {
                   .max_pages = Keys::kPages,
                   .max_listed = kListed};
     SelectionPlan plan{
-        .schedule = SlotSchedule::kEveryStep,
+        .schedule = ScheduleKind::kEveryStep,
         .region = {
             .budget = 64 + 96 + 32 * kUnits, .sink = 64, .recent = 96, .n_select = shares ? 2 * kUnits : kUnits}};
     const DeviceArray<SelectionPlan> rules_device(std::vector(kLayers * 2, plan));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr GroupPool kPools[] = {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb};
+constexpr Pool kPools[] = {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS};
 
 // Scores of a group by head, with padded rows.
 struct Scores {
@@ -26,8 +26,8 @@ struct Scores {
   float& at(std::int64_t h, std::int64_t u) { return values[h * stride() + u]; }
 };
 
-template <class Pool>
-std::vector<float> pooled(const Pool& fn, Scores s, GroupPool pool, float alpha) {
+template <class F>
+std::vector<float> pooled(const F& fn, Scores s, Pool pool, float alpha) {
   std::vector<float> out(static_cast<std::size_t>(s.n) + 1, 77.0f);
   fn(s.values.data(), s.stride(), s.group, s.n, pool, alpha, out.data());
   EXPECT_EQ(out.back(), 77.0f);
@@ -51,22 +51,21 @@ TEST(GroupPoolRef, ByHand) {
   }
   using testing::FloatNear;
   const auto prob = [](double p) { return FloatNear(static_cast<float>(std::log(p)), 1e-6f); };
-  EXPECT_THAT(pooled(group_pool_ref, s, GroupPool::kMaxProb, 1.0f),
-              testing::ElementsAre(prob(0.5), prob(0.25), prob(0.5)));
-  EXPECT_THAT(pooled(group_pool_ref, s, GroupPool::kMeanProb, 1.0f),
+  EXPECT_THAT(pooled(group_pool_ref, s, Pool::kMaxS, 1.0f), testing::ElementsAre(prob(0.5), prob(0.25), prob(0.5)));
+  EXPECT_THAT(pooled(group_pool_ref, s, Pool::kMeanS, 1.0f),
               testing::ElementsAre(prob(0.75), prob(0.5), prob(0.75)));  // sums: the mean's order
-  EXPECT_THAT(pooled(group_pool_ref, s, GroupPool::kMean, 1.0f)[0], FloatNear(std::log(2.0f) / 2, 1e-6f));
-  EXPECT_THAT(pooled(group_pool_ref, s, GroupPool::kMax, 1.0f)[1], 0.0f);
+  EXPECT_THAT(pooled(group_pool_ref, s, Pool::kMeanQk, 1.0f)[0], FloatNear(std::log(2.0f) / 2, 1e-6f));
+  EXPECT_THAT(pooled(group_pool_ref, s, Pool::kMaxQk, 1.0f)[1], 0.0f);
 }
 
-TEST(GroupPool, IsTheReference) {
+TEST(Pool, IsTheReference) {
   std::mt19937 rng(1);
   for (const std::int32_t group : {1, 2, 3, 4, 5, 7, 8, 16})
     for (const std::int64_t n : {1, 2, 15, 16, 17, 850, 4099})
       for (const float spread : {1.0f, 30.0f, 1000.0f})
-        for (const GroupPool pool : kPools) {
+        for (const Pool pool : kPools) {
           const Scores s = random_scores(group, n, spread, rng);
-          const bool log_domain = pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
+          const bool log_domain = pool == Pool::kMaxS || pool == Pool::kMeanS;
           const float alpha = 0.125f;
           const auto expected = pooled(group_pool_ref, s, pool, alpha);
           each_target([&] {
@@ -74,7 +73,7 @@ TEST(GroupPool, IsTheReference) {
             for (std::size_t u = 0; u < got.size(); ++u) {
               // Log probabilities: relative to the scores' differences and to the logarithm's argument.
               const double size = log_domain ? 4.0 + std::fabs(expected[u]) : spread;
-              ASSERT_LE(std::fabs(got[u] - expected[u]), (pool == GroupPool::kMax ? 0.0 : 3e-7) * size)
+              ASSERT_LE(std::fabs(got[u] - expected[u]), (pool == Pool::kMaxQk ? 0.0 : 3e-7) * size)
                   << "G " << group << " n " << n << " spread " << spread << " pool " << static_cast<int>(pool) << " u "
                   << u;
             }
@@ -146,10 +145,10 @@ TEST(MissingMass, IsTheReference) {
       }
 }
 
-TEST(GroupPool, MaxAndMeanAreExactOnIntegers) {
+TEST(Pool, MaxAndMeanAreExactOnIntegers) {
   std::mt19937 rng(2);
   for (const std::int32_t group : {1, 3, 4, 5, 7, 16})
-    for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean}) {
+    for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk}) {
       Scores s(group, 101);
       for (float& x : s.values) x = static_cast<float>(static_cast<int>(rng() % 100) - 50);
       const auto expected = pooled(group_pool_ref, s, pool, 1.0f);
@@ -159,7 +158,7 @@ TEST(GroupPool, MaxAndMeanAreExactOnIntegers) {
 
 // The mean of the heads' softmaxes, in f64, orders the units as the pooled scores do, except where it underflows or two
 // values are within rounding.
-TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
+TEST(Pool, OrdersAsTheMeanOfProbabilities) {
   std::mt19937 rng(3);
   for (const float spread : {2.0f, 40.0f}) {
     const std::int64_t n = 512;
@@ -172,7 +171,7 @@ TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
       for (std::int64_t u = 0; u < n; ++u) mean[u] += std::exp(alpha * s.at(h, u)) / total / 4.0;
     }
     each_target([&] {
-      const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, static_cast<float>(alpha));
+      const auto got = pooled(group_pool_cpu, s, Pool::kMeanS, static_cast<float>(alpha));
       std::vector<std::size_t> order(n);
       std::iota(order.begin(), order.end(), 0);
       std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return got[a] > got[b]; });
@@ -183,36 +182,36 @@ TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
 }
 
 // Bounds of pages differ by hundreds; an f32 softmax would give most of them 0, and ties would decide.
-TEST(GroupPool, DoesNotUnderflow) {
+TEST(Pool, DoesNotUnderflow) {
   Scores s(4, 100);
   for (std::int64_t h = 0; h < 4; ++h)
     for (std::int64_t u = 0; u < 100; ++u) s.at(h, u) = -10.0f * static_cast<float>(u);
   each_target([&] {
-    const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, 1.0f);
+    const auto got = pooled(group_pool_cpu, s, Pool::kMeanS, 1.0f);
     for (std::size_t u = 1; u < 100; ++u) ASSERT_LT(got[u], got[u - 1]);
   });
 }
 
 // Beyond any exponent, where rounding of the reduced argument would itself be infinite.
-TEST(GroupPool, ScoresFarBelowTheBestCountForNothing) {
+TEST(Pool, ScoresFarBelowTheBestCountForNothing) {
   for (const float far : {-1e5f, -1e9f, -1e20f, -3e38f}) {
     Scores s(4, 100);
     for (std::int64_t h = 0; h < 4; ++h)
       for (std::int64_t u = 0; u < 100; ++u) s.at(h, u) = u % 3 == 0 ? far : 0.01f * static_cast<float>(u);
     each_target([&] {
-      const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, 1.0f);
-      const auto expected = pooled(group_pool_ref, s, GroupPool::kMeanProb, 1.0f);
+      const auto got = pooled(group_pool_cpu, s, Pool::kMeanS, 1.0f);
+      const auto expected = pooled(group_pool_ref, s, Pool::kMeanS, 1.0f);
       for (std::size_t u = 0; u < 100; ++u)
         ASSERT_LE(std::fabs(got[u] - expected[u]), 1e-5f * (1.0f + std::fabs(expected[u]))) << u << " far " << far;
     });
   }
 }
 
-TEST(GroupPool, EqualUnitsPoolEqualEverywhere) {
+TEST(Pool, EqualUnitsPoolEqualEverywhere) {
   std::mt19937 rng(4);
   for (const std::int32_t group : {1, 4, 5, 8})
     for (const std::int64_t n : {2, 15, 16, 17, 33, 75})
-      for (const GroupPool pool : kPools) {
+      for (const Pool pool : kPools) {
         Scores s = random_scores(group, n, 5.0f, rng);
         std::vector<std::int64_t> twins;
         for (std::int64_t u = 0; u < n; u += 1 + static_cast<std::int64_t>(rng() % 3)) twins.push_back(u);
@@ -226,10 +225,10 @@ TEST(GroupPool, EqualUnitsPoolEqualEverywhere) {
       }
 }
 
-TEST(GroupPool, NanIsLeftOut) {
+TEST(Pool, NanIsLeftOut) {
   std::mt19937 rng(5);
   for (const std::int32_t group : {1, 4, 5})
-    for (const GroupPool pool : kPools) {
+    for (const Pool pool : kPools) {
       Scores s = random_scores(group, 40, 2.0f, rng);
       Scores rest(group, 37);
       const std::vector<std::int64_t> broken{3, 17, 39};
@@ -252,8 +251,8 @@ TEST(GroupPool, NanIsLeftOut) {
     }
 }
 
-TEST(GroupPool, InfinitiesHaveTheirMeaning) {
-  for (const GroupPool pool : {GroupPool::kMaxProb, GroupPool::kMeanProb}) {
+TEST(Pool, InfinitiesHaveTheirMeaning) {
+  for (const Pool pool : {Pool::kMaxS, Pool::kMeanS}) {
     Scores s(2, 20);
     for (std::int64_t u = 0; u < 20; ++u) {
       s.at(0, u) = -kInf;  // a head without finite scores
@@ -276,16 +275,16 @@ TEST(GroupPool, InfinitiesHaveTheirMeaning) {
   }
   Scores nothing(3, 5);
   std::fill(nothing.values.begin(), nothing.values.end(), -kInf);
-  each_target([&] { ASSERT_THAT(pooled(group_pool_cpu, nothing, GroupPool::kMeanProb, 1.0f), testing::Each(-kInf)); });
+  each_target([&] { ASSERT_THAT(pooled(group_pool_cpu, nothing, Pool::kMeanS, 1.0f), testing::Each(-kInf)); });
   std::fill(nothing.values.begin(), nothing.values.end(), kNan);
   each_target([&] {
-    for (const float x : pooled(group_pool_cpu, nothing, GroupPool::kMeanProb, 1.0f)) ASSERT_TRUE(std::isnan(x));
+    for (const float x : pooled(group_pool_cpu, nothing, Pool::kMeanS, 1.0f)) ASSERT_TRUE(std::isnan(x));
   });
 }
 
-TEST(GroupPool, MayWriteOverItsFirstRow) {
+TEST(Pool, MayWriteOverItsFirstRow) {
   std::mt19937 rng(6);
-  for (const GroupPool pool : kPools) {
+  for (const Pool pool : kPools) {
     const Scores s = random_scores(5, 77, 3.0f, rng);
     each_target([&] {
       const auto expected = pooled(group_pool_cpu, s, pool, 0.5f);
@@ -299,9 +298,9 @@ TEST(GroupPool, MayWriteOverItsFirstRow) {
   }
 }
 
-TEST(GroupPool, NoUnitsNothingHappens) {
+TEST(Pool, NoUnitsNothingHappens) {
   for (const auto& fn : {group_pool_cpu, group_pool_ref}) {
-    for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb}) {
+    for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS}) {
       fn(nullptr, 0, 4, 0, pool, 1.0f, nullptr);
       std::vector<float> scores(8, 7.0f), pooled(2, 7.0f);
       fn(scores.data(), 2, 4, 0, pool, 1.0f, pooled.data());
@@ -312,11 +311,11 @@ TEST(GroupPool, NoUnitsNothingHappens) {
 }
 
 // Sums over many units keep their precision: n equal scores have probability 1 / n.
-TEST(GroupPool, ManyUnits) {
+TEST(Pool, ManyUnits) {
   const std::int64_t n = 1'000'003;
   const Scores s(1, n);
   each_target([&] {
-    const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, 1.0f);
+    const auto got = pooled(group_pool_cpu, s, Pool::kMeanS, 1.0f);
     ASSERT_LE(std::fabs(got[5] + std::log(static_cast<double>(n))), 2e-6);
     ASSERT_EQ(got.front(), got.back());
   });
@@ -325,9 +324,9 @@ TEST(GroupPool, ManyUnits) {
 TEST(PoolQueries, MaxAndMean) {
   const std::vector<float> q{1, 5, -2, kNan, 3, -5, -8, 2, 5, 0, -2, 1};
   std::vector<float> out(4);
-  pool_queries(q.data(), 3, 4, QueryPool::kMax, out.data());
+  pool_queries(q.data(), 3, 4, Pool::kMaxQ, out.data());
   EXPECT_THAT(out, testing::ElementsAre(5, 5, -2, testing::IsNan()));
-  pool_queries(q.data(), 3, 4, QueryPool::kMean, out.data());
+  pool_queries(q.data(), 3, 4, Pool::kMeanQ, out.data());
   EXPECT_THAT(out, testing::ElementsAre(3, 0, -4, testing::IsNan()));
 }
 

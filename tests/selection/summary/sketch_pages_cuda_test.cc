@@ -33,7 +33,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     w.take(reinterpret_cast<void**>(&e.frames), heads * static_cast<std::size_t>(e.frame_floats) * sizeof(float));
     w.v.selection.whole_attention = whole;
     plan_ = w.plan();
-    plan_.scores.whole_attention = whole ? 1 : 0;
+    plan_.scores.domain = whole ? Domain::kAttention : Domain::kCandidates;
     send_rules(w);
     scratch_ = DeviceArray<std::byte>(unfused_select_scratch_bytes(w.v, w.s.seq_slots), 0);
     frames_.clear(), entries_.clear();
@@ -110,7 +110,8 @@ class CudaSketchPagesTest : public CudaSlotsTest {
     const UnitEntries& e = w.v.index.entries;
     Selection s{.region = region_of(w, length), .ids = {}, .pooled = {}};
     const std::int32_t first = s.region.first_unit, n = s.region.last_unit - first, group = w.s.group,
-                       at = seq_slot * w.s.kv_heads + head, width = n + plan_.scores.whole_attention;
+                       at = seq_slot * w.s.kv_heads + head,
+                       width = n + (plan_.scores.domain == Domain::kAttention ? 1 : 0);
     std::vector<float> scores(static_cast<std::size_t>(width * group));
     score({.q = q,
            .frame = frames_.data() + std::int64_t{at} * e.frame_floats,
@@ -123,7 +124,7 @@ class CudaSketchPagesTest : public CudaSlotsTest {
            .scores = scores.data(),
            .stride = width},
           e.rank, false);
-    for (std::int32_t g = 0; g < group && plan_.scores.whole_attention != 0; ++g)
+    for (std::int32_t g = 0; g < group && plan_.scores.domain == Domain::kAttention; ++g)
       scores[static_cast<std::size_t>(g * width + n)] =
           fixed_score(w, seq_slot, head, s.region, length, q + g * w.s.head_dim);
     s.pooled.resize(static_cast<std::size_t>(width));
@@ -161,10 +162,10 @@ TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
   constexpr std::int32_t kPages = 75, kMost = kPages * kKvPageTokens, kRanks[] = {1, 5, 8, 12, 16};
   std::mt19937 rng(17);
   int cases = 0;
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMeanProb, GroupPool::kMaxProb})
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanS, Pool::kMaxS})
     for (const std::int32_t group : {1, 4, 5, 7, 8})
       for (const std::int32_t head_dim : {64, 128}) {
-        const bool whole = pool != GroupPool::kMax && rng() % 4 > 0;
+        const bool whole = pool != Pool::kMaxQk && rng() % 4 > 0;
         const std::int32_t rank =
             kRanks[(static_cast<unsigned>(pool) + static_cast<unsigned>(group + head_dim / 64)) % 5];
         SCOPED_TRACE(::testing::Message() << "rank " << rank << ", pool " << static_cast<int>(pool) << ", group "
@@ -178,7 +179,7 @@ TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
                  .recent = 32 + kKvPageTokens * static_cast<std::int32_t>(rng() % 2),
                  .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
                  .pool = pool,
-                 .score = SlotScore::kEntries},
+                 .own_arrays = false},
                 static_cast<unsigned>(rng()), 3);
         prepare(w, rank, whole, rng);
         for (int round = 0; round < 30; ++round) {
@@ -215,7 +216,7 @@ TEST_F(CudaSketchPagesTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
 // Pages with equal entries: the last ones, in both; and a page whose keys were not finite is selected last.
 TEST_F(CudaSketchPagesTest, EqualPagesAndNan) {
   std::mt19937 rng(23);
-  World w({.max_pages = 200, .score = SlotScore::kEntries}, 7, 2);
+  World w({.max_pages = 200, .own_arrays = false}, 7, 2);
   prepare(w, 16, false, rng);
   const UnitEntries& e = w.v.index.entries;
   const auto bytes = static_cast<std::size_t>(e.bytes);
@@ -250,19 +251,22 @@ TEST_F(CudaSketchPagesTest, EqualPagesAndNan) {
 // where its region differs. Several rows of different lengths, more than the device has thread blocks for clusters.
 TEST_F(CudaSketchPagesTest, GatesAndTheNextStepAreThoseOfTheUnfusedSelection) {
   std::mt19937 rng(5);
-  for (const SlotGate gate : {SlotGate::kMean, SlotGate::kMass, SlotGate::kAttendedMass})
+  using Gate = std::pair<GateKind, bool>;  // SelectionPlan::Gate::of_attended
+  for (const auto& [gate, of_attended] :
+       {Gate{GateKind::kCosine, false}, Gate{GateKind::kMass, false}, Gate{GateKind::kMass, true}})
     for (const auto& [seq_slots, kv_heads] : {std::pair{2, 3}, std::pair{9, 8}}) {
       World w({.kv_heads = kv_heads,
                .seq_slots = seq_slots,
                .max_pages = 150,
-               .schedule = SlotSchedule::kSpeculative,
-               .pool = GroupPool::kMeanProb,
+               .schedule = ScheduleKind::kSpeculative,
+               .pool = Pool::kMeanS,
                .tau = 0.5f,
                .eps = 0.1f,
                .gate = gate,
-               .score = SlotScore::kEntries},
+               .of_attended = of_attended,
+               .own_arrays = false},
               static_cast<unsigned>(rng()), 3);
-      prepare(w, 16, gate != SlotGate::kMass, rng);
+      prepare(w, 16, gate == GateKind::kCosine || of_attended, rng);
       const auto heads = static_cast<std::size_t>(seq_slots * kv_heads);
       for (std::int32_t* n : w.v.selection.n) set_bytes(n, 0, heads * sizeof(std::int32_t), stream);
       int differ = 0, all = 0;
@@ -282,7 +286,7 @@ TEST_F(CudaSketchPagesTest, GatesAndTheNextStepAreThoseOfTheUnfusedSelection) {
           for (std::size_t i = 0; i < heads; ++i) {
             ++all;
             if (fused[i] != unfused[i]) ++differ;
-            if (when == SelectWhen::kNow && gate != SlotGate::kMean && fused[i] == unfused[i]) {
+            if (when == SelectWhen::kNow && gate != GateKind::kCosine && fused[i] == unfused[i]) {
               EXPECT_NEAR(by_fused[i], by_unfused[i], 1e-4f * std::max(1.0f, by_unfused[i])) << i;
             }
           }

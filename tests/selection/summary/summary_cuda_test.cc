@@ -22,7 +22,7 @@ struct Form {
   EntryKind kind;
   std::int32_t rank = 0, head_dim = 64, group = 4;
   bool by_token = false;
-  GroupPool pool = GroupPool::kMeanProb;
+  Pool pool = Pool::kMeanS;
   DType dtype = DType::kBF16;
 };
 
@@ -49,7 +49,7 @@ mneme::Setup setup_of(const Form& f) {
           .single = f.by_token,
           .dtype = f.dtype,
           .pool = f.pool,
-          .score = SlotScore::kEntries};
+          .own_arrays = false};
 }
 
 class CudaSummaryTest : public CudaSlotsTest {
@@ -209,7 +209,7 @@ class CudaSummaryTest : public CudaSlotsTest {
   }
   // by_scan: single tokens by the scan of sketches, where it takes them.
   void select(World& w, const Rows& rows, bool by_scan) {
-    const bool scans = by_scan && w.s.single && plan_.scores.whole_attention == 0;
+    const bool scans = by_scan && w.s.single && plan_.scores.domain == Domain::kCandidates;
     unfused_select_cuda({.rows = rows.rows(),
                          .when = SelectWhen::kNow,
                          .pages = w.pages(),
@@ -225,17 +225,17 @@ class CudaSummaryTest : public CudaSlotsTest {
 const Form kForms[] = {{EntryKind::kCentroidSet, 8},
                        {EntryKind::kCentroidSet, 8, 128, 1},
                        {EntryKind::kCentroidSet, 8, 128, 4},
-                       {EntryKind::kCentroidSet, 8, 64, 3, false, GroupPool::kMax, DType::kF16},
-                       {EntryKind::kCentroidSet, 3, 128, 7, false, GroupPool::kMax},
-                       {EntryKind::kCentroidSet, 16, 64, 16, false, GroupPool::kMaxProb},
-                       {EntryKind::kCentroidSet, 1, 128, 8, false, GroupPool::kMean, DType::kF16},
+                       {EntryKind::kCentroidSet, 8, 64, 3, false, Pool::kMaxQk, DType::kF16},
+                       {EntryKind::kCentroidSet, 3, 128, 7, false, Pool::kMaxQk},
+                       {EntryKind::kCentroidSet, 16, 64, 16, false, Pool::kMaxS},
+                       {EntryKind::kCentroidSet, 1, 128, 8, false, Pool::kMeanQk, DType::kF16},
                        {EntryKind::kSketch, 12},
-                       {EntryKind::kSketch, 5, 128, 7, false, GroupPool::kMax},
-                       {EntryKind::kSketch, 12, 128, 1, true, GroupPool::kMax},
+                       {EntryKind::kSketch, 5, 128, 7, false, Pool::kMaxQk},
+                       {EntryKind::kSketch, 12, 128, 1, true, Pool::kMaxQk},
                        {EntryKind::kSketch, 12, 64, 8, true},
-                       {EntryKind::kSketch, 20, 128, 4, true, GroupPool::kMaxProb, DType::kF16},
+                       {EntryKind::kSketch, 20, 128, 4, true, Pool::kMaxS, DType::kF16},
                        {EntryKind::kMoments},
-                       {EntryKind::kMoments, 0, 128, 7, false, GroupPool::kMean, DType::kF16}};
+                       {EntryKind::kMoments, 0, 128, 7, false, Pool::kMeanQk, DType::kF16}};
 
 // Codes differ only where a value lies within rounding of the middle between two.
 TEST_F(CudaSummaryTest, EntriesAreTheCpusButForRounding) {
@@ -319,7 +319,7 @@ TEST_F(CudaSummaryTest, SelectsWhatTheCpuSelects) {
                                         << (by_scan ? ", scan" : ""));
       World w(setup_of(f), 5, 4);
       prepare(w, f, 11);
-      plan_.scores.whole_attention = whole ? 1 : 0;
+      plan_.scores.domain = whole ? Domain::kAttention : Domain::kCandidates;
       send_rules(w);
       build(w, kLength);
       for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
@@ -354,10 +354,11 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
   const Form f{EntryKind::kCentroidSet, 8, 128, 4};
   World w(setup_of(f), 5, 4);
   prepare(w, f, 13);
-  plan_.schedule = SlotSchedule::kSpeculative, plan_.scores.whole_attention = 1;
+  plan_.schedule = ScheduleKind::kSpeculative, plan_.scores.domain = Domain::kAttention;
   std::mt19937 rng(3);
-  for (const SlotGate gate : {SlotGate::kMass, SlotGate::kAttendedMass}) {
-    plan_.gate.kind = gate, plan_.gate.eps = 0.1f;
+  plan_.gate.kind = GateKind::kMass, plan_.gate.eps = 0.1f;
+  for (const bool of_attended : {false, true}) {
+    plan_.gate.of_attended = of_attended;
     send_rules(w);
     build(w, kLength);
     const Region region = region_of(w);
@@ -385,7 +386,7 @@ TEST_F(CudaSummaryTest, MissingMassIsAShareOfWhatIsAttended) {
         for (std::int32_t& u : there) u -= region.first_unit;
         float want = missing_mass_ref(all, 1.0f, wanted, there);
         there.push_back(static_cast<std::int32_t>(all.size()) - 1);
-        if (gate == SlotGate::kAttendedMass) want /= missing_mass_ref(all, 1.0f, there, {});
+        if (of_attended) want /= missing_mass_ref(all, 1.0f, there, {});
         EXPECT_NEAR(mass[static_cast<std::size_t>(seq_slot * w.s.kv_heads + head)], want, 2e-3f * std::max(1.0f, want));
       }
   }

@@ -60,7 +60,7 @@ struct DriftingStep {
 
 // Mass of the units in `now` that `speculative` lacks.
 float missing_mass(const World& w, const std::vector<float>& scores, Ids now, Ids speculative) {
-  const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
+  const bool logs = w.s.pool == Pool::kMaxS || w.s.pool == Pool::kMeanS;
   for (Ids* ids : {&now, &speculative})
     for (std::int32_t& id : *ids) id -= w.s.sink / kKvPageTokens;
   return missing_mass_ref(scores, logs ? 1.0f : w.plan().scores.alpha, now, speculative);
@@ -126,7 +126,7 @@ class CudaPageTest : public CudaSlotsTest {
 
 TEST_F(CudaPageTest, SelectsWhatTheReferenceSelectsAndFetchesIt) {
   std::mt19937 rng(11);
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
     for (const std::int32_t group : {1, 4, 7, 16})
       for (const std::int32_t head_dim : {64, 128})
         for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -145,7 +145,7 @@ TEST_F(CudaPageTest, SelectsWhatTheReferenceSelectsAndFetchesIt) {
                 const auto got =
                     fetch(w.v.selection.ids[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size());
                 // Sums of integers are exact; logarithms round, so units with nearly equal scores may be swapped.
-                if (pool == GroupPool::kMax || group == 1) {
+                if (pool == Pool::kMaxQk || group == 1) {
                   ASSERT_EQ(got, want) << "pool " << static_cast<int>(pool) << ", group " << group << ", length "
                                        << length;
                 }
@@ -158,8 +158,7 @@ TEST_F(CudaPageTest, SelectsWhatTheReferenceSelectsAndFetchesIt) {
 // More KV heads than half of the SMs: clusters of two thread blocks select, and a thread block recalls several.
 TEST_F(CudaPageTest, ManyKvHeadsSelectWhatTheReferenceSelects) {
   std::mt19937 rng(12);
-  World w({.head_dim = 64, .group = 2, .kv_heads = 8, .seq_slots = 10, .max_pages = 70, .pool = GroupPool::kMax}, 21,
-          3);
+  World w({.head_dim = 64, .group = 2, .kv_heads = 8, .seq_slots = 10, .max_pages = 70, .pool = Pool::kMaxQk}, 21, 3);
   for (const std::int32_t length : {385, 1000, 2079}) {
     begin(w, length);
     const auto q = queries(w, rng, 2);
@@ -197,7 +196,7 @@ TEST_F(CudaPageTest, EqualScoresGiveEqualSets) {
 // nothing that is attended is overwritten before.
 TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
   std::mt19937 rng(3);
-  World w({.max_pages = 200, .schedule = SlotSchedule::kSpeculative, .tau = 0.5f}, 4, 3);
+  World w({.max_pages = 200, .schedule = ScheduleKind::kSpeculative, .tau = 0.5f}, 4, 3);
   std::int32_t length = 4090;
   begin_at(w, length, 6000);
   std::vector<Ids> speculative(static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads));
@@ -254,7 +253,7 @@ std::vector<DriftingStep> CudaPageTest::drifting_steps(World& w, std::int32_t le
 // The gate's mass equals the reference's, and heads attend this step's selection where it is above eps, the speculative
 // selection elsewhere.
 void CudaPageTest::follow_masses(World& w, std::int32_t length, const std::vector<DriftingStep>& steps) {
-  const bool exact = w.s.pool == GroupPool::kMax || w.s.group == 1;  // as above, for the selections
+  const bool exact = w.s.pool == Pool::kMaxQk || w.s.group == 1;  // as above, for the selections
   const auto n_heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
   std::vector<Ids> speculative(n_heads);
   std::uint64_t corrections = 0, twice = 0;
@@ -307,7 +306,7 @@ void CudaPageTest::follow_masses(World& w, std::int32_t length, const std::vecto
 
 TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
   std::mt19937 rng(8);
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
     for (const auto& [group, head_dim, fixed] : {std::tuple{1, 64, std::optional<float>()},
                                                  {4, 128, std::nullopt},
                                                  {7, 64, std::nullopt},
@@ -319,9 +318,9 @@ TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
                .group = group,
                .max_pages = 80,
                .dtype = group == 7 ? DType::kF16 : DType::kBF16,
-               .schedule = SlotSchedule::kSpeculative,
+               .schedule = ScheduleKind::kSpeculative,
                .pool = pool,
-               .gate = SlotGate::kMass},
+               .gate = GateKind::kMass},
               static_cast<unsigned>(rng()), 3);
       begin_at(w, 2040, 2200);
       const std::vector<DriftingStep> steps = drifting_steps(w, 2040, 45, rng);  // past the ends of two pages
@@ -340,10 +339,10 @@ TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
 TEST_F(CudaPageTest, MassesOfEqualScoresAndOfNone) {
   World w({.group = 4,
            .max_pages = 80,
-           .schedule = SlotSchedule::kSpeculative,
-           .pool = GroupPool::kMeanProb,
+           .schedule = ScheduleKind::kSpeculative,
+           .pool = Pool::kMeanS,
            .eps = 0.5f,
-           .gate = SlotGate::kMass},
+           .gate = GateKind::kMass},
           3, 3);
   begin_at(w, 2041, 2200);
   std::mt19937 rng(2);
@@ -378,10 +377,10 @@ TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
       .order = device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
   SlowLink link;
   for (const auto& [schedule, head_dim, group, kv_heads, seq_slots, budget] :
-       {std::tuple{SlotSchedule::kEveryStep, 128, 4, 8, 1, 2048},
-        {SlotSchedule::kEveryStep, 64, 7, 2, 3, 384},
-        {SlotSchedule::kSpeculative, 128, 8, 8, 4, 1024},
-        {SlotSchedule::kSpeculative, 64, 1, 2, 2, 384}})
+       {std::tuple{ScheduleKind::kEveryStep, 128, 4, 8, 1, 2048},
+        {ScheduleKind::kEveryStep, 64, 7, 2, 3, 384},
+        {ScheduleKind::kSpeculative, 128, 8, 8, 4, 1024},
+        {ScheduleKind::kSpeculative, 64, 1, 2, 2, 384}})
     for (const bool busy : {false, true}) {
       SCOPED_TRACE(::testing::Message() << head_dim << ", " << seq_slots << " places" << (busy ? ", a busy link" : ""));
       const struct Setup setup {
@@ -433,11 +432,11 @@ TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
                                 .scratch = scratch.data()};
           if (arriving) a.arriving = {rows.tickets, w->v.slots.listed_for, w->v.slots.arrived_for};
           attend_decode_cuda(a, w->v.tables(), 0, overlapped);
-          if (schedule == SlotSchedule::kSpeculative) run(*w, r, SelectWhen::kNext);
+          if (schedule == ScheduleKind::kSpeculative) run(*w, r, SelectWhen::kNext);
         }
         ASSERT_EQ(outs[1].get(stream), outs[0].get(stream)) << "step " << step;
         ASSERT_EQ(lses[1].get(stream), lses[0].get(stream)) << "step " << step;
-        for (std::int32_t head = 0; schedule == SlotSchedule::kEveryStep && head < kv_heads; ++head)
+        for (std::int32_t head = 0; schedule == ScheduleKind::kEveryStep && head < kv_heads; ++head)
           expect_listed(meanwhile, 0, head, length,
                         selected_device(meanwhile, static_cast<std::size_t>(head), SelectWhen::kNow));
       }

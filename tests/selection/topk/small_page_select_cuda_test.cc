@@ -56,8 +56,7 @@ class CudaSmallPageTest : public CudaSlotsTest {
   void select(World& w, const Rows& r, SelectWhen when, bool fused) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
     if (fused) {
-      select_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch, .scored = SlotScore::kEntries}, w.v, 0,
-                        context());
+      select_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch, .of_entries = true}, w.v, 0, context());
     } else {
       unfused_select_cuda({.rows = r.rows(), .when = when, .pages = w.pages(), .scratch = scratch}, w.v, 0, context());
     }
@@ -80,7 +79,7 @@ TEST_F(CudaSmallPageTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
   std::mt19937 rng(17);
   int cases = 0;
   for (const std::int32_t page : {8, 16, 32, 48})
-    for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+    for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
       for (const std::int32_t group : {1, 4, 7, 8, 16})
         for (const std::int32_t head_dim : {64, 128}) {
           SCOPED_TRACE(::testing::Message() << "pages of " << page << ", pool " << static_cast<int>(pool) << ", group "
@@ -100,7 +99,7 @@ TEST_F(CudaSmallPageTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
                    .slots = rng() % 2 == 0,
                    .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
                    .pool = pool,
-                   .score = SlotScore::kEntries},
+                   .own_arrays = false},
                   static_cast<unsigned>(rng()), 3);
           begin(w, kMost);
           const auto rows = static_cast<std::size_t>(w.s.seq_slots);
@@ -115,7 +114,7 @@ TEST_F(CudaSmallPageTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
             const Rows r = rows_of(lengths, 1);
             const std::vector<Ids> fused = selected_by(w, r, SelectWhen::kNow, true),
                                    unfused = selected_by(w, r, SelectWhen::kNow, false);
-            const bool exact = round == 3 || pool == GroupPool::kMax || pool == GroupPool::kMean;
+            const bool exact = round == 3 || pool == Pool::kMaxQk || pool == Pool::kMeanQk;
             for (std::size_t i = 0; i < fused.size(); ++i) {
               const auto seq_slot = static_cast<std::int32_t>(i) / w.s.kv_heads,
                          head = static_cast<std::int32_t>(i) % w.s.kv_heads;
@@ -137,7 +136,7 @@ TEST_F(CudaSmallPageTest, SelectsWhatReferenceAndUnfusedSelectionSelect) {
 // selection first.
 TEST_F(CudaSmallPageTest, SelectsForTheNextStepWhatTheUnfusedSelectionSelects) {
   std::mt19937 rng(5);
-  for (const SlotGate gate : {SlotGate::kMean, SlotGate::kMass})
+  for (const GateKind gate : {GateKind::kCosine, GateKind::kMass})
     for (const std::int32_t page : {8, 16}) {
       World w({.group = 4,
                .max_pages = 40,
@@ -145,11 +144,11 @@ TEST_F(CudaSmallPageTest, SelectsForTheNextStepWhatTheUnfusedSelectionSelects) {
                .sink = 2 * page,
                .recent = 2 * page,
                .page = page,
-               .schedule = SlotSchedule::kSpeculative,
+               .schedule = ScheduleKind::kSpeculative,
                .tau = 0.5f,
                .eps = 0.1f,
                .gate = gate,
-               .score = SlotScore::kEntries},
+               .own_arrays = false},
               static_cast<unsigned>(rng()), 3);
       begin(w, 40 * 32);
       const auto heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
@@ -160,7 +159,7 @@ TEST_F(CudaSmallPageTest, SelectsForTheNextStepWhatTheUnfusedSelectionSelects) {
         draw_moves(w, rng, w.s.seq_slots * w.s.kv_heads, w.s.group, 3);
         const Rows r = rows_of(w, length, 0);
         EXPECT_EQ(selected_by(w, r, SelectWhen::kNow, true), selected_by(w, r, SelectWhen::kNow, false));
-        if (gate == SlotGate::kMass) {
+        if (gate == GateKind::kMass) {
           select(w, r, SelectWhen::kNow, true);
           const auto by_fused = fetch(w.v.selection.mass, heads);
           select(w, r, SelectWhen::kNow, false);
@@ -182,8 +181,8 @@ TEST_F(CudaSmallPageTest, NanIsWorst) {
            .sink = 32,
            .recent = 32,
            .page = 16,
-           .pool = GroupPool::kMeanProb,
-           .score = SlotScore::kEntries},
+           .pool = Pool::kMeanS,
+           .own_arrays = false},
           7, 2);
   const std::uint16_t nan = bf16(testing::kNaN).bits;
   const Ids bad = {100, 500, 501, 900};
@@ -202,9 +201,8 @@ TEST_F(CudaSmallPageTest, NanIsWorst) {
 // Recall fetches the tokens of what was selected.
 TEST_F(CudaSmallPageTest, TokensOfSelectedPagesAreFetched) {
   std::mt19937 rng(9);
-  World w(
-      {.group = 4, .max_pages = 40, .budget = 400, .sink = 32, .recent = 48, .page = 16, .score = SlotScore::kEntries},
-      7, 2);
+  World w({.group = 4, .max_pages = 40, .budget = 400, .sink = 32, .recent = 48, .page = 16, .own_arrays = false}, 7,
+          2);
   begin(w, 1100);
   queries(w, rng, 2);
   const Rows r = rows_of(w, 1100, 1);

@@ -8,11 +8,11 @@ namespace {
 
 // A sequence that decodes with the previous step's query, and the reference.
 struct Prefetch {
-  GroupPool pool;
+  Pool pool;
   bool slots;
   std::int32_t recent;
   std::int32_t group = 4;
-  SlotGate gate = SlotGate::kMean;
+  GateKind gate = GateKind::kCosine;
   std::int32_t kv_heads = 2;
   int steps = 36;
 };
@@ -29,7 +29,7 @@ class CudaTokenGateTest : public CudaTokenTest {
                   .recent = c.recent,
                   .group_tokens = 32,
                   .slots = c.slots,
-                  .schedule = SlotSchedule::kSpeculative,
+                  .schedule = ScheduleKind::kSpeculative,
                   .pool = c.pool,
                   .tau = 0.5f,
                   .gate = c.gate},
@@ -37,7 +37,7 @@ class CudaTokenGateTest : public CudaTokenTest {
   }
   // Small integer queries of every step. For a gate on mass they change slowly, so that some steps miss little.
   static std::vector<std::vector<float>> draw_queries(const World& w, std::mt19937& rng, const Prefetch& c) {
-    const bool slowly = c.gate == SlotGate::kMass;
+    const bool slowly = c.gate == GateKind::kMass;
     std::vector<std::vector<float>> steps(static_cast<std::size_t>(c.steps));
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (slowly && i > 0) steps[i] = steps[i - 1];
@@ -57,7 +57,7 @@ class CudaTokenGateTest : public CudaTokenTest {
   }
   // Mass of the tokens in `now` that `speculative` lacks, among the candidates of `of`.
   static float missing_mass(const World& w, const Selection& of, Ids now, Ids speculative) {
-    const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
+    const bool logs = w.s.pool == Pool::kMaxS || w.s.pool == Pool::kMeanS;
     for (Ids* ids : {&now, &speculative})
       for (std::int32_t& id : *ids) id -= of.region.first_unit;
     return missing_mass_ref(of.pooled, logs ? 1.0f : w.plan().scores.alpha, now, speculative);
@@ -89,7 +89,7 @@ class CudaTokenGateTest : public CudaTokenTest {
 void CudaTokenGateTest::follow(const Prefetch& c) {
   std::mt19937 rng(3);
   World w = world(c);
-  const bool by_mass = c.gate == SlotGate::kMass;
+  const bool by_mass = c.gate == GateKind::kMass;
   const auto steps = draw_queries(w, rng, c);
   if (by_mass) set_eps(w, middle_mass(w, steps));
   std::int32_t length = kBegin;
@@ -118,7 +118,7 @@ void CudaTokenGateTest::follow(const Prefetch& c) {
     const auto expect_selected = [&](std::size_t i, SelectWhen when, const Selection& want) {
       const auto head = static_cast<std::int32_t>(i);
       const Ids got = selected_units(w, head / w.s.kv_heads, head % w.s.kv_heads, when);
-      expect_selection(got, want, c.pool == GroupPool::kMax || c.group == 1);
+      expect_selection(got, want, c.pool == Pool::kMaxQk || c.group == 1);
       return got;
     };
     for (std::size_t i = 0; i < n_heads; ++i) {
@@ -156,9 +156,9 @@ void CudaTokenGateTest::follow(const Prefetch& c) {
 
 // With and without cache slots; with more KV heads than a warp has lanes.
 TEST_F(CudaTokenGateTest, SpeculatesAndCorrectsByHead) {
-  for (const Prefetch& c : {Prefetch{GroupPool::kMax, true, 0}, Prefetch{GroupPool::kMax, false, 32},
-                            Prefetch{GroupPool::kMeanProb, true, 70}, Prefetch{GroupPool::kMeanProb, false, 0},
-                            Prefetch{GroupPool::kMax, true, 0, 1, SlotGate::kMean, 40, 5}}) {
+  for (const Prefetch& c :
+       {Prefetch{Pool::kMaxQk, true, 0}, Prefetch{Pool::kMaxQk, false, 32}, Prefetch{Pool::kMeanS, true, 70},
+        Prefetch{Pool::kMeanS, false, 0}, Prefetch{Pool::kMaxQk, true, 0, 1, GateKind::kCosine, 40, 5}}) {
     SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(c.pool) << ", slots " << c.slots << ", recent "
                                       << c.recent << ", KV heads " << c.kv_heads);
     follow(c);
@@ -167,11 +167,10 @@ TEST_F(CudaTokenGateTest, SpeculatesAndCorrectsByHead) {
 }
 
 TEST_F(CudaTokenGateTest, CorrectsWhereWhatIsMissingWeighsEnough) {
-  constexpr SlotGate kMass = SlotGate::kMass;
-  for (const Prefetch& c :
-       {Prefetch{GroupPool::kMax, true, 0, 4, kMass}, Prefetch{GroupPool::kMean, false, 70, 7, kMass},
-        Prefetch{GroupPool::kMaxProb, false, 32, 4, kMass}, Prefetch{GroupPool::kMeanProb, true, 32, 8, kMass},
-        Prefetch{GroupPool::kMeanProb, false, 0, 1, kMass}}) {
+  constexpr GateKind kMass = GateKind::kMass;
+  for (const Prefetch& c : {Prefetch{Pool::kMaxQk, true, 0, 4, kMass}, Prefetch{Pool::kMeanQk, false, 70, 7, kMass},
+                            Prefetch{Pool::kMaxS, false, 32, 4, kMass}, Prefetch{Pool::kMeanS, true, 32, 8, kMass},
+                            Prefetch{Pool::kMeanS, false, 0, 1, kMass}}) {
     SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(c.pool) << ", slots " << c.slots << ", recent "
                                       << c.recent << ", group " << c.group);
     follow(c);

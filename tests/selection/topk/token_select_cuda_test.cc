@@ -65,7 +65,7 @@ TEST_F(CudaTokenTest, BuildsWhatTheReferenceBuilds) {
 TEST_F(CudaTokenTest, SelectsWhatTheReferenceSelects) {
   std::mt19937 rng(11);
   int cases = 0;
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
     for (const std::int32_t group : {1, 4, 7, 8, 16})
       for (const std::int32_t head_dim : {64, 128})
         for (const std::int32_t group_tokens : {32, 64, 128, 256}) {
@@ -101,7 +101,7 @@ TEST_F(CudaTokenTest, SelectsWhatTheReferenceSelects) {
                 const Ids got = selected_units(w, seq_slot, head, SelectWhen::kNow);
                 const Selection want =
                     select(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * group) * head_dim);
-                expect_selection(got, want, pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1);
+                expect_selection(got, want, pool == Pool::kMaxQk || pool == Pool::kMeanQk || group == 1);
                 expect_listed(w, seq_slot, head, length, got);
                 if (HasFatalFailure()) return;
               }
@@ -132,7 +132,7 @@ TEST_F(CudaTokenTest, EqualScoresGiveEqualSets) {
 // A group with a non-finite key is selected only when nothing else is left.
 TEST_F(CudaTokenTest, NanIsWorst) {
   std::mt19937 rng(5);
-  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMeanProb}) {
+  for (const Pool pool : {Pool::kMaxQk, Pool::kMeanS}) {
     World w({.group = 4, .max_pages = 40, .budget = 700, .group_tokens = 32, .pool = pool}, 7, 2);
     const std::uint16_t nan = bf16(kNaN).bits;
     for (const std::int32_t position : {100, 500, 501, 900})
@@ -145,7 +145,7 @@ TEST_F(CudaTokenTest, NanIsWorst) {
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
     const Selection want = select(w, 0, 1, 1200, q.data() + 4 * 128);
     const Ids got = selected_units(w, 0, 1, SelectWhen::kNow);
-    expect_selection(got, want, pool == GroupPool::kMax);
+    expect_selection(got, want, pool == Pool::kMaxQk);
     for (const std::int32_t id : got) ASSERT_TRUE(id / 32 != 3 && id / 32 != 15 && id / 32 != 28) << id;
   }
 }
@@ -163,7 +163,7 @@ TEST_F(CudaTokenTest, SelectsFromLongContexts) {
              .budget = 2048,
              .group_tokens = 32,
              .slots = false,
-             .pool = group == 1 ? GroupPool::kMax : GroupPool::kMeanProb},
+             .pool = group == 1 ? Pool::kMaxQk : Pool::kMeanS},
             static_cast<unsigned>(rng()), 3);
     begin(w, length);
     const auto q = queries(w, rng, 2);

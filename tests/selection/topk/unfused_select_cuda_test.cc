@@ -112,7 +112,7 @@ Selection random_selection(const Setup& s, std::uint64_t seed, std::int32_t laye
 TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
   int cases = 0;
   for (const auto& [group, kv_heads, head_dim] : {std::tuple{1, 2, 64}, {4, 3, 128}, {7, 2, 64}, {16, 2, 128}})
-    for (const GroupPool pool : {GroupPool::kMean, GroupPool::kMax})
+    for (const Pool pool : {Pool::kMeanQk, Pool::kMaxQk})
       for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{0xdeadbeefcafef00d}}) {
         World w({.head_dim = head_dim,
                  .group = group,
@@ -120,7 +120,8 @@ TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
                  .max_pages = 300,
                  .budget = 64 + 64 + 32 * 30,
                  .pool = pool,
-                 .score = SlotScore::kRandom,
+                 .scored = EntryKind::kNone,
+                 .own_arrays = false,
                  .seed = seed},
                 9, 1);
         for (const Ids& lengths : {Ids{1089, 9599}, Ids{1120, 1121}, Ids{9600, 4001}, Ids{3000, 500}})
@@ -151,7 +152,7 @@ TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
 TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
   std::mt19937 rng(11);
   for (const bool single : {true, false})
-    for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+    for (const Pool pool : {Pool::kMaxQk, Pool::kMeanQk, Pool::kMaxS, Pool::kMeanS})
       for (const std::int32_t group : {1, 4, 7, 8, 16})
         for (const std::int32_t head_dim : {64, 128}) {
           SCOPED_TRACE(::testing::Message() << (single ? "tokens" : "pages") << ", pool " << static_cast<int>(pool)
@@ -168,7 +169,8 @@ TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
                    .slots = !single || rng() % 2 == 0,
                    .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
                    .pool = pool,
-                   .score = SlotScore::kKeys},
+                   .scored = EntryKind::kKeys,
+                   .own_arrays = false},
                   static_cast<unsigned>(rng()), 3);
           for (int round = 0; round < 4; ++round) {
             Ids lengths;
@@ -187,7 +189,7 @@ TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
                 const Ids got = selected_units(w, seq_slot, head);
                 const Selection want =
                     by_keys(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * group) * head_dim);
-                const bool sums = pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1;
+                const bool sums = pool == Pool::kMaxQk || pool == Pool::kMeanQk || group == 1;
                 expect_selection(got, want, round == 2 || (single && sums));
                 expect_listed(w, seq_slot, head, length, got);
                 if (HasFatalFailure()) return;
@@ -209,7 +211,8 @@ TEST_F(CudaUnfusedSelectTest, SelectsFromLongContexts) {
              .budget = budget,
              .single = true,
              .slots = false,
-             .score = SlotScore::kKeys},
+             .scored = EntryKind::kKeys,
+             .own_arrays = false},
             21, 1);
     for (const std::int32_t length : {16384 + 128, 16384 + 133, 2 * 16384 + 129, 60011})
       for (const int largest : {0, 1, 2}) {
@@ -230,8 +233,9 @@ TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
              .max_pages = 40,
              .budget = 704,
              .single = single,
-             .pool = GroupPool::kMeanProb,
-             .score = SlotScore::kKeys},
+             .pool = Pool::kMeanS,
+             .scored = EntryKind::kKeys,
+             .own_arrays = false},
             7, 2);
     const std::uint16_t nan = bf16(kNaN).bits;
     const Ids bad = {100, 500, 501, 900};
@@ -251,9 +255,9 @@ TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
 
 // Rows of one launch follow their own rules.
 TEST_F(CudaUnfusedSelectTest, RowsOfIndexesAreLeftAlone) {
-  World w({.max_pages = 60, .score = SlotScore::kRandom, .seed = 3}, 9, 1);
+  World w({.max_pages = 60, .scored = EntryKind::kNone, .own_arrays = false, .seed = 3}, 9, 1);
   SelectionPlan other = w.plan();
-  other.scores.by = SlotScore::kIndex;
+  other.scores.own_arrays = true;
   copy_bytes(w.v.plans + 1, &other, sizeof(other), stream);
   for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
     fill_slots_cuda(seq_slot, 1500, w.plan(), w.v, w.pages(), 0, 0, context());

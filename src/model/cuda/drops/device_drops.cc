@@ -15,12 +15,12 @@ namespace {
 constexpr std::int32_t kFewTokens = 8;  // over the budget; the device drops them one after the other
 
 std::int32_t stored_sinks(std::int32_t layer, std::int32_t head, const SequenceCache& cache, const Plan& plan) {
-  return cache.rank_of(layer, head, std::min(plan.recipe.sink, cache.length()));
+  return cache.rank_of(layer, head, std::min(plan.drop->sink, cache.length()));
 }
 
 // The slot of the first token that is no sink, stored or still to come.
 std::int32_t first_slot_of(std::int32_t layer, std::int32_t head, const SequenceCache& cache, const Plan& plan) {
-  const std::int32_t sink = plan.recipe.sink;
+  const std::int32_t sink = plan.drop->sink;
   std::int32_t rank = stored_sinks(layer, head, cache, plan);
   if (cache.length() < sink) return cache.n_slots(layer, head) + sink - cache.length();
   for (const TokenRange& r : cache.stored_slots(layer, head)) {
@@ -51,13 +51,13 @@ std::int32_t most_slots(const SequenceCache& cache) {
 // Each step keeps room for the next one's token.
 DropRow rule_of(const Plan& plan) {
   DropRow rule;
-  rule.adds = plan.observed_rows() == Plan::kAllRows;
+  rule.adds = plan.observed_rows == Plan::kAllRows;
   rule.keep = std::numeric_limits<std::int32_t>::max();
   if (!DropDecider::each_step(plan)) return rule;
-  rule.keep = plan.recipe.budget - 1;
-  rule.recent = std::max(0, plan.recipe.recent - 1);
-  rule.by_mass = plan.recipe.prefill_end->rank == Rank::kMass;
-  rule.one_a_layer = plan.recipe.prefill_end->scope == DropScope::kLayer;
+  rule.keep = plan.drop->budget - 1;
+  rule.recent = std::max(0, plan.drop->recent - 1);
+  rule.by_mass = plan.drop->rank == Rank::kMass;
+  rule.one_a_layer = plan.drop->scope == DropScope::kLayer;
   return rule;
 }
 
@@ -158,7 +158,7 @@ void CudaDrops::Sequence::attach(const SequenceCache& cache, const Plan& plan) {
   for (std::int32_t l = 0; l < owner_->shape_.n_layers; ++l)
     for (std::int32_t m = 0; m < n_kv; ++m)
       heads_[static_cast<std::size_t>(l * n_kv + m)] = {
-          .sinks = stored_sinks(l, m, cache, plan) + std::max(0, plan.recipe.sink - cache.length()),
+          .sinks = stored_sinks(l, m, cache, plan) + std::max(0, plan.drop->sink - cache.length()),
           .n = cache.n_stored(l, m) - 1,
           .compressed = plan.compressed(l)};
   rule_.length = cache.length() - 1;
@@ -255,11 +255,10 @@ CudaDrops::~CudaDrops() {
 
 bool CudaDrops::takes(const MethodState& method, const SequenceCache& cache) {
   const Plan& plan = method.plan();
-  if (plan.recipe.norm) return false;
+  if (plan.norm) return false;
   if (method.late().any()) return true;
-  if (!DropDecider::each_step(plan)) return plan.observed_rows() == Plan::kAllRows;
-  const DropStage& stage = *plan.recipe.prefill_end;
-  if (stage.smooth != 1 || stage.rank == Rank::kStamp || !std::holds_alternative<EvenShare>(stage.share)) return false;
+  if (!DropDecider::each_step(plan)) return plan.observed_rows == Plan::kAllRows;
+  if (plan.drop->smooth != 1 || plan.drop->rank == Rank::kStamp || plan.drop->share != ShareKind::kEven) return false;
   const DropRow rule = rule_of(plan);
   if (rule.one_a_layer && !heads_alike(cache, plan)) return false;
   for (std::int32_t l = 0; l < cache.shape().n_layers; ++l)

@@ -71,7 +71,7 @@ void CudaMassObserver::clear() {
 
 bool CudaMassObserver::add(const Rows& rows) {
   const Plan& plan = rows.method->plan();
-  const std::int32_t n = plan.observed_rows();
+  const std::int32_t n = plan.observed_rows;
   if (n == 0 || plan.compressed_layers() == 0) return false;
   if (rows.decodes) {
     // All rows count, decode rows too, although they cause no drop.
@@ -143,7 +143,7 @@ void CudaMassObserver::start(std::span<const std::int32_t> slots, CudaTables& ta
 // One row per query head for the norm rule and for moments, else one per KV head.
 std::int32_t CudaMassObserver::rows_of_mass(const Chunk& chunk) const {
   const Plan& plan = chunk.rows.method->plan();
-  return plan.recipe.norm || DropDecider::needs_moments(plan) ? n_heads_ : shape_.n_kv_heads;
+  return plan.norm || DropDecider::needs_moments(plan) ? n_heads_ : shape_.n_kv_heads;
 }
 
 // Arrays of mass that go to the host: sums, and with moments squares and entropies.
@@ -396,7 +396,7 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
     const auto* by_slot = reinterpret_cast<const float*>(host_.data() + l.mass_at);
     by_rank(cache, job.layer, by_slot, l.stride, n_rows, worker.mass);
     if (arrays_of_mass(chunk) > 1)
-      take_moments(cache, job.layer, by_slot, {l.stride, n_rows, chunk.rows.method->plan().recipe.recent}, worker.mass);
+      take_moments(cache, job.layer, by_slot, {l.stride, n_rows, chunk.rows.method->plan().drop->recent}, worker.mass);
   }
   if (chunk.all_rows) {
     add_received(chunk.rows.method->layer(job.layer), worker.mass, chunk.rows.n_rows);
@@ -421,7 +421,7 @@ void CudaMassObserver::decide_decoded(std::size_t row, std::int32_t layer, Worke
   const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_.tokens;
   const float* given = decode_.host.as<float>() + (static_cast<std::int64_t>(row) * shape_.n_layers + layer) * each;
   by_rank(*rows.cache, layer, given, decode_.tokens, shape_.n_kv_heads, worker.mass);
-  if (rows.method->plan().observed_rows() == Plan::kAllRows)
+  if (rows.method->plan().observed_rows == Plan::kAllRows)
     add_received(rows.method->layer(layer), worker.mass, rows.n_rows);
   if (!DropDecider::each_step(rows.method->plan())) return;
   worker.decider.decide(

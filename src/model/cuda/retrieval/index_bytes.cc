@@ -27,8 +27,8 @@ std::int64_t CudaRetrieval::index_bytes_read(const Row& row, std::int32_t layer,
   if (p.everything || !row.method->plan().selects()) return 0;
   const std::int32_t n = row.cache->length();
   const auto pages = [&](std::int32_t tokens) { return (tokens + p.plan.units.tokens - 1) / p.plan.units.tokens; };
-  if (p.plan.schedule == SlotSchedule::kKept) return gained.made > 0 ? entry_bytes_of(row, layer, n) : 0;
-  if (p.plan.schedule != SlotSchedule::kSpeculative) return entry_bytes_of(row, layer, n);
+  if (p.plan.schedule == ScheduleKind::kBoundary) return gained.made > 0 ? entry_bytes_of(row, layer, n) : 0;
+  if (p.plan.schedule != ScheduleKind::kSpeculative) return entry_bytes_of(row, layer, n);
   // For this step if a head needs it, and for the next one unless it has the same candidates.
   const bool now = p.reset != 0 || gained.corrections > 0;
   std::int64_t bytes = now ? entry_bytes_of(row, layer, n) : 0;

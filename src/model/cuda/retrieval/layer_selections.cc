@@ -9,23 +9,22 @@ constexpr std::int64_t kChunkTokens = std::int64_t{kKeyChunkPages} * kPageTokens
 
 }  // namespace
 
-LayerSelections::LayerSelections(const RetrievalTraits& traits, const KvTables& pages)
-    : traits_(traits), pages_(pages) {
-  const CudaRetrievalOptions& options = traits.options();
+LayerSelections::LayerSelections(const RetrievalState& state, const KvTables& pages) : state_(state), pages_(pages) {
+  const CudaRetrievalOptions& options = state.options();
   const auto seq_slots = static_cast<std::size_t>(options.n_seq_slots),
-             layers = static_cast<std::size_t>(traits.n_selecting()), doubles = seq_slots * layers * sizeof(double);
+             layers = static_cast<std::size_t>(state.n_selecting()), doubles = seq_slots * layers * sizeof(double);
   ArenaLayout arrays;
   arrays.add(cuts_, seq_slots * sizeof(LayerCut));
   arrays.add(later_, doubles);
   arrays.add(thetas_, doubles);
   arrays.add(pools_, seq_slots * sizeof(double));
-  arrays.add(ranks_, static_cast<std::size_t>(traits.n_rows()) * rank_stride() * 4);
+  arrays.add(ranks_, static_cast<std::size_t>(state.n_rows()) * rank_stride() * 4);
   shares_ = DeviceBuffer(arrays.total(), "scores of pages");
   arrays.assign(shares_.data());
   host_cuts_ = PinnedBuffer(seq_slots * (sizeof(LayerCut) + layers * sizeof(double)));
   host_thetas_ = PinnedBuffer(doubles);
   if (options.pages_on_device) return;
-  chunk_bytes_ = key_chunk_bytes(traits.n_selecting(), pages.n_kv_heads, pages.head_dim);
+  chunk_bytes_ = key_chunk_bytes(state.n_selecting(), pages.n_kv_heads, pages.head_dim);
   max_chunks_ = static_cast<std::int32_t>((options.max_context + kChunkTokens - 1) / kChunkTokens);
   n_chunks_.resize(seq_slots);
   table_ = DeviceBuffer(seq_slots * static_cast<std::size_t>(max_chunks_) * sizeof(std::byte*), "tables of keys");
@@ -33,10 +32,8 @@ LayerSelections::LayerSelections(const RetrievalTraits& traits, const KvTables& 
 
 LayerKeys LayerSelections::keys(std::int32_t layer) const {
   if (!copies_keys()) return {.pages = pages_, .layer = layer};
-  return {.pages = pages_,
-          .layer = traits_.slot_layer(layer),
-          .chunks = table_.as<std::byte*>(),
-          .max_chunks = max_chunks_};
+  return {
+      .pages = pages_, .layer = state_.slot_layer(layer), .chunks = table_.as<std::byte*>(), .max_chunks = max_chunks_};
 }
 
 void LayerSelections::reserve(std::int32_t seq_slot, std::int64_t n_tokens, const Stream& stream) {
@@ -55,7 +52,7 @@ void LayerSelections::copy_keys(std::int32_t layer, std::int32_t seq_slot, const
 }
 
 void LayerSelections::send_cut(MethodState& method, std::int32_t seq_slot, const Stream& stream) {
-  const std::int32_t layers = traits_.n_selecting();
+  const std::int32_t layers = state_.n_selecting();
   const std::size_t bytes = static_cast<std::size_t>(layers) * sizeof(double);
   std::byte* here = host_cuts_.data() + static_cast<std::size_t>(seq_slot) * (sizeof(LayerCut) + bytes);
   auto* later = reinterpret_cast<double*>(here);
@@ -81,7 +78,7 @@ void LayerSelections::select(std::int32_t layer, const SlotRows& rows, const voi
                      .later = later_,
                      .pools = pools_,
                      .thetas = thetas_},
-                    traits_.device_cache(), traits_.slot_layer(layer), context);
+                    state_.device_cache(), state_.slot_layer(layer), context);
 }
 
 void LayerSelections::fetch(const Stream& stream) {

@@ -10,7 +10,7 @@
 
 #include "src/cuda/memory.h"
 #include "src/methods/method_state.h"
-#include "src/model/cuda/retrieval/retrieval_traits.h"
+#include "src/model/cuda/retrieval/retrieval_state.h"
 #include "src/selection/layer/layer_select_cuda.h"
 
 namespace mneme {
@@ -18,7 +18,7 @@ namespace mneme {
 class LayerSelections {
  public:
   // Keys are read in `pages`, or in copies. Errors  kResource.
-  LayerSelections(const RetrievalTraits& traits, const KvTables& pages);
+  LayerSelections(const RetrievalState& state, const KvTables& pages);
 
   bool copies_keys() const { return max_chunks_ > 0; }
   LayerKeys keys(std::int32_t layer) const;
@@ -35,16 +35,16 @@ class LayerSelections {
   // Copies the entropies of the step to the host, [n_selecting] of a sequence slot; below 0 where nothing was scored.
   void fetch(const Stream& stream);
   const double* entropies(std::int32_t seq_slot) const {
-    return host_thetas_.as<double>() + std::int64_t{seq_slot} * traits_.n_selecting();
+    return host_thetas_.as<double>() + std::int64_t{seq_slot} * state_.n_selecting();
   }
 
   std::size_t key_bytes() const { return chunks_.size() * chunk_bytes_ + table_.size(); }
   std::size_t bytes() const { return shares_.size() + key_bytes(); }
 
  private:
-  std::size_t rank_stride() const { return (static_cast<std::size_t>(traits_.device_cache().max_pages) + 3) / 4 * 4; }
+  std::size_t rank_stride() const { return (static_cast<std::size_t>(state_.device_cache().max_pages) + 3) / 4 * 4; }
 
-  const RetrievalTraits& traits_;
+  const RetrievalState& state_;
   KvTables pages_;
   std::size_t chunk_bytes_ = 0;
   std::int32_t max_chunks_ = 0;  // of a sequence; 0: keys are read in the pages

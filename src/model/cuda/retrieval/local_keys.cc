@@ -6,13 +6,13 @@
 
 namespace mneme {
 
-LocalKeys::LocalKeys(const RetrievalTraits& traits)
-    : n_layers_(static_cast<std::int32_t>(traits.shape().n_layers)),
-      n_seq_slots_(traits.options().n_seq_slots),
-      neighbours_(traits.options().rope->pairs == RopePairs::kNeighbours),
-      pages_(traits.shape(), std::int64_t{n_layers_} * n_seq_slots_, traits.needs().ring_pages,
+LocalKeys::LocalKeys(const RetrievalState& state)
+    : n_layers_(static_cast<std::int32_t>(state.shape().n_layers)),
+      n_seq_slots_(state.options().n_seq_slots),
+      neighbours_(state.options().rope->pairs == RopePairs::kNeighbours),
+      pages_(state.shape(), std::int64_t{n_layers_} * n_seq_slots_, state.needs().ring_pages,
              "rotated keys near the newest token") {
-  const std::vector<double>& frequencies = traits.options().rope->inv_freq;
+  const std::vector<double>& frequencies = state.options().rope->inv_freq;
   inv_freq_ = DeviceBuffer(frequencies.size() * sizeof(double), "frequencies");
   const Stream stream = Stream::make();
   copy_bytes(inv_freq_.data(), frequencies.data(), inv_freq_.size(), stream);

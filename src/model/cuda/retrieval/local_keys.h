@@ -6,14 +6,14 @@
 #include <cstdint>
 
 #include "src/model/cuda/retrieval/own_pages.h"
-#include "src/model/cuda/retrieval/retrieval_traits.h"
+#include "src/model/cuda/retrieval/retrieval_state.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 
 class LocalKeys {
  public:
-  explicit LocalKeys(const RetrievalTraits& traits);
+  explicit LocalKeys(const RetrievalState& state);
 
   KeyRing ring(std::int32_t layer, const std::int32_t* seq_slots) const {
     return {.tables = pages_.tables(),

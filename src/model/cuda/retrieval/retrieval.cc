@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/model/cuda/retrieval/launches.h"
 #include "src/model/cuda/retrieval/step_observer.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
@@ -19,7 +20,7 @@ constexpr std::int32_t kRecallBlocks = 8;
 
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
-    : RetrievalTraits(shape, n_heads, std::move(needs), options),
+    : RetrievalState(shape, n_heads, std::move(needs), options),
       memory_(*this, view_),
       dense_(shape, in_pages_ ? 0 : std::int64_t{layers_.n_dense()} * options.n_seq_slots, view_.max_pages,
              "keys and values of the layers that read everything"),
@@ -50,30 +51,31 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
 
 void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  if (when == SelectWhen::kNext && lists_as_selected()) return;  // the one for this step has selected for both
-  if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
-  const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
+  if (when == SelectWhen::kNext && lists_as_selected(*this)) return;  // the one for this step has selected for both
+  if (shares_scores(*this) && when == SelectWhen::kNow) scores_ = next_scores();
+  const auto buffer = static_cast<std::size_t>(shares_scores(*this) ? scores_ : static_cast<int>(when));
   std::byte* scratch = memory_.scratch[buffer].data();
-  if (selects_small_pages()) {
-    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .scored = SlotScore::kEntries}, view_,
-                      slot_layer(layer), context);
-  } else if (uses(RetrievalUse::kUnfused)) {
+  if (selects_small_pages(*this)) {
+    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch, .of_entries = true}, view_, slot_layer(layer),
+                      context);
+  } else if (any(asks::other_scores)) {
     unfused_select_cuda(
         {.rows = rows,
          .when = when,
          .pages = of_heads(pages),
          .layer = layer,
-         .pools_layers = uses(RetrievalUse::kPoolsLayers),
-         .token_scratch = scans_sketches() ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
-         .lists = lists_as_selected(),
-         .sketch_pages = selects_sketch_pages(),
+         .pools_layers = any(asks::pools_layers),
+         .token_scratch = scans_sketches(*this) ? scratch + unfused_select_scratch_bytes(view_, n_rows_) : nullptr,
+         .lists = lists_as_selected(*this),
+         .sketch_pages = selects_sketch_pages(*this),
          .scratch = scratch},
         view_, slot_layer(layer), context);
   }
-  if (uses(RetrievalUse::kFused) && !selects_small_pages()) select_fused(when, layer, rows, pages, scratch, context);
-  after_selection(when, layer, rows, pages, lists_as_selected(), context);
+  if (any(asks::own_arrays) && !selects_small_pages(*this)) select_fused(when, layer, rows, pages, scratch, context);
+  after_selection(when, layer, rows, pages, lists_as_selected(*this), context);
   // The same launches have selected for the next step.
-  if (lists_as_selected() && speculative()) after_selection(SelectWhen::kNext, layer, rows, pages, true, context);
+  if (lists_as_selected(*this) && any(asks::speculates))
+    after_selection(SelectWhen::kNext, layer, rows, pages, true, context);
 }
 
 void CudaRetrieval::select_fused(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
@@ -84,8 +86,8 @@ void CudaRetrieval::select_fused(SelectWhen when, std::int32_t layer, const Slot
     select_tokens_cuda({.rows = rows,
                         .when = when,
                         .scratch = scratch,
-                        .early = !closes_first(),
-                        .pages = lists_as_selected() ? &pages : nullptr,
+                        .early = !closes_first(*this),
+                        .pages = lists_as_selected(*this) ? &pages : nullptr,
                         .layer = layer},
                        view_, slot_layer(layer), context);
   } else {
@@ -101,7 +103,7 @@ void CudaRetrieval::select_by_layer(std::int32_t layer, const SlotRows& rows, co
 
 void CudaRetrieval::before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) const {
-  if (options_.observer != nullptr && (speculative() || uses(RetrievalUse::kKeeps)))
+  if (options_.observer != nullptr && (any(asks::speculates) || any(asks::keeps_selections)))
     options_.observer->before_gates({view_, rows, of_heads(pages), layer, slot_layer(layer)}, context);
 }
 
@@ -114,7 +116,7 @@ void CudaRetrieval::after_selection(SelectWhen when, std::int32_t layer, const S
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  if (when == SelectWhen::kNow && lists_as_selected()) return;
+  if (when == SelectWhen::kNow && lists_as_selected(*this)) return;
   recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), kRecallBlocks, context);
 }
 

@@ -26,7 +26,7 @@
 
 namespace mneme {
 
-class CudaRetrieval : public RetrievalTraits {
+class CudaRetrieval : public RetrievalState {
  public:
   using Fit = CudaFit;
   using Needs = CudaRetrievalNeeds;

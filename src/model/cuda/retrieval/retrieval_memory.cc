@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/model/cuda/retrieval/launches.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/summary/summary_cuda.h"
 #include "src/selection/topk/top_p_cuda.h"
@@ -9,7 +10,7 @@
 
 namespace mneme {
 
-RetrievalMemory::RetrievalMemory(const RetrievalTraits& t, DeviceCache& view) {
+RetrievalMemory::RetrievalMemory(const RetrievalState& t, DeviceCache& view) {
   const std::size_t states = static_cast<std::size_t>(view.n_layers) * static_cast<std::size_t>(view.n_seq_slots);
   const Sizes n{
       .states = states,
@@ -24,14 +25,14 @@ RetrievalMemory::RetrievalMemory(const RetrievalTraits& t, DeviceCache& view) {
   allocate_index(t, n, view.index);
   allocate_tables(t, n, view);
   allocate_queries(t, n, view);
-  if (!t.by_layer() && t.selects()) allocate_scratch(t);
+  if (!t.by_layer() && t.any(asks::selects)) allocate_scratch(t);
   const Stream stream = Stream::make();
   for (const DeviceBuffer* b : {&counts.device, &scratch[0], &scratch[1], &queries_, &tables_})
     if (b->size() > 0) set_bytes(b->data(), 0, b->size(), stream);
   stream.synchronize();
 }
 
-void RetrievalMemory::allocate_index(const RetrievalTraits& t, const Sizes& n, UnitIndexes& index) {
+void RetrievalMemory::allocate_index(const RetrievalState& t, const Sizes& n, UnitIndexes& index) {
   const DeviceCache& cache = t.device_cache();
   const CudaRetrievalNeeds::Keys& keys = t.needs().keys;
   ArenaLayout arrays;
@@ -69,7 +70,7 @@ void RetrievalMemory::allocate_index(const RetrievalTraits& t, const Sizes& n, U
 }
 
 // Cache slots' content, selections, lists.
-void RetrievalMemory::allocate_tables(const RetrievalTraits& t, const Sizes& n, DeviceCache& view) {
+void RetrievalMemory::allocate_tables(const RetrievalState& t, const Sizes& n, DeviceCache& view) {
   const std::size_t states = n.states, heads = n.heads, listed = n.listed, slots = n.slots;
   ArenaLayout small;
   if (slots > 0) {
@@ -81,18 +82,18 @@ void RetrievalMemory::allocate_tables(const RetrievalTraits& t, const Sizes& n, 
     small.add(view.selection.ids[i], heads * listed * 4), small.add(view.selection.n[i], heads * 4);
   small.add(view.slots.listed, heads * listed * 4);
   small.add(view.slots.listed_for, heads * 4), small.add(view.slots.arrived_for, heads * 4);
-  if (t.attends_early()) small.add(view.slots.relisted, heads * 4);
-  if (t.uses(RetrievalUse::kKeeps)) small.add(view.selection.kept, states * sizeof(KeptSelection));
+  if (attends_early(t)) small.add(view.slots.relisted, heads * 4);
+  if (t.any(asks::keeps_selections)) small.add(view.selection.kept, states * sizeof(KeptSelection));
   if (t.of_lists()) small.add(view.index.lists.n_units, heads * 4), small.add(view.index.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
   small.assign(tables_.data());
 }
 
 // Queries of the last step, gates, plans and counters.
-void RetrievalMemory::allocate_queries(const RetrievalTraits& t, const Sizes& n, DeviceCache& view) {
+void RetrievalMemory::allocate_queries(const RetrievalState& t, const Sizes& n, DeviceCache& view) {
   ArenaLayout arrays;
   arrays.add(view.selection.last_q, n.query_bytes);
-  if (t.uses(RetrievalUse::kLastAsked)) arrays.add(view.selection.asked_q, n.query_bytes);
+  if (t.any(asks::query_of_selection)) arrays.add(view.selection.asked_q, n.query_bytes);
   arrays.add(view.selection.cosine, n.states * static_cast<std::size_t>(view.n_heads) * 4);
   arrays.add(view.selection.mass, n.heads * 4);
   queries_ = DeviceBuffer(arrays.total(), "queries of the last step");
@@ -102,26 +103,26 @@ void RetrievalMemory::allocate_queries(const RetrievalTraits& t, const Sizes& n,
   counts.grow(std::max<std::size_t>(n.states, 1) * sizeof(SlotCounts), "counts of methods");
   view.counts = counts.device.as<SlotCounts>();
   if (t.of_lists()) host_units = PinnedBuffer(n.heads * sizeof(std::int32_t));
-  if (t.uses(RetrievalUse::kBudgetByPrompt) && t.n_selecting() > 0)
+  if (t.any(asks::budget_by_prompt) && t.n_selecting() > 0)
     layer_rows.grow(2 * static_cast<std::size_t>(t.n_selecting() * t.n_rows()) * 4, "what rows attend, by layer");
 }
 
-void RetrievalMemory::allocate_scratch(const RetrievalTraits& t) {
+void RetrievalMemory::allocate_scratch(const RetrievalState& t) {
   const DeviceCache& view = t.device_cache();
   const std::int32_t rows = t.n_rows();
   const std::size_t fused = t.of_lists()              ? select_lists_scratch_bytes(view, rows)
                             : t.groups()              ? select_tokens_scratch_bytes(view, rows)
                             : t.needs().keys.by_token ? 0
                                                       : select_scratch_bytes(view, rows),
-                    entries = t.selects_small_pages()          ? select_scratch_bytes(view, rows, SlotScore::kEntries)
-                              : t.uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view, rows)
-                                                               : 0,
+                    entries = selects_small_pages(t)      ? select_scratch_bytes(view, rows, true)
+                              : t.any(asks::other_scores) ? unfused_select_scratch_bytes(view, rows)
+                                                          : 0,
                     bytes =
-                        std::max(fused, entries) + (t.scans_sketches() ? select_tokens_scratch_bytes(view, rows) : 0);
+                        std::max(fused, entries) + (scans_sketches(t) ? select_tokens_scratch_bytes(view, rows) : 0);
   scratch[0] = DeviceBuffer(bytes, "scores of units");
   // A selection for the next step may overlap the one for this step, or for the next layer.
-  if (t.speculative() && !t.lists_as_selected()) scratch[1] = DeviceBuffer(bytes, "scores of units");
-  if (!t.prunes()) return;
+  if (t.any(asks::speculates) && !lists_as_selected(t)) scratch[1] = DeviceBuffer(bytes, "scores of units");
+  if (!t.any(asks::prunes)) return;
   const auto all = static_cast<std::size_t>(rows), kv_heads = static_cast<std::size_t>(view.n_kv_heads);
   log_weights = DeviceBuffer(all * kv_heads * static_cast<std::size_t>(t.weight_stride()) * sizeof(float),
                              "weights of listed tokens");

@@ -5,14 +5,14 @@
 #include <cstdint>
 
 #include "src/cuda/mirrored_buffer.h"
-#include "src/model/cuda/retrieval/retrieval_traits.h"
+#include "src/model/cuda/retrieval/retrieval_state.h"
 
 namespace mneme {
 
 class RetrievalMemory {
  public:
-  // Allocates, and writes the addresses to `view`, which `traits` describes. Errors  kResource.
-  RetrievalMemory(const RetrievalTraits& traits, DeviceCache& view);
+  // Allocates, and writes the addresses to `view`, which `state` describes. Errors  kResource.
+  RetrievalMemory(const RetrievalState& state, DeviceCache& view);
 
   std::size_t bytes() const;  // on the device
   std::size_t slot_bytes() const { return slots_.size(); }
@@ -32,10 +32,10 @@ class RetrievalMemory {
     std::size_t listed = 0, slots = 0;  // of a head
     std::size_t query_bytes = 0;
   };
-  void allocate_index(const RetrievalTraits& t, const Sizes& n, UnitIndexes& index);
-  void allocate_tables(const RetrievalTraits& t, const Sizes& n, DeviceCache& view);
-  void allocate_queries(const RetrievalTraits& t, const Sizes& n, DeviceCache& view);
-  void allocate_scratch(const RetrievalTraits& t);
+  void allocate_index(const RetrievalState& t, const Sizes& n, UnitIndexes& index);
+  void allocate_tables(const RetrievalState& t, const Sizes& n, DeviceCache& view);
+  void allocate_queries(const RetrievalState& t, const Sizes& n, DeviceCache& view);
+  void allocate_scratch(const RetrievalState& t);
 
   DeviceBuffer slots_, index_, tables_, queries_;
 };

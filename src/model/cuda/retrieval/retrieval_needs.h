@@ -5,38 +5,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/model/cuda/retrieval/plan_asks.h"
 #include "src/offload/device_cache_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
 class StepObserver;
-
-// What some plan does in a state. Every one costs memory or launches for all of them.
-enum class RetrievalUse : std::uint32_t {
-  kSelects = 1 << 0,
-  kSpeculative = 1 << 1,  // selects one step ahead
-  kKeeps = 1 << 2,        // selects at boundaries
-  kFused = 1 << 3,        // SlotScore::kIndex
-  kUnfused = 1 << 4,      // other scores
-  kLastAsked = 1 << 6,    // SelectionPlan::Gate::last_asked
-  kMassGate = 1 << 7,
-  kWholeAttention = 1 << 8,   // SelectionPlan::Scores::whole_attention
-  kPoolsLayers = 1 << 9,      // SelectionPlan::pools_layer
-  kPrunes = 1 << 10,          // SelectionPlan::top_p
-  kNewest = 1 << 11,          // a selection may be from a group or an entry that its step completes
-  kBudgetByPrompt = 1 << 12,  // prompts determine the budgets of their layers
-};
-class RetrievalUses {
- public:
-  void add(RetrievalUse use, bool on = true) { bits_ |= on ? static_cast<std::uint32_t>(use) : 0; }
-  void add(RetrievalUses others) { bits_ |= others.bits_; }
-  bool has(RetrievalUse use) const { return (bits_ & static_cast<std::uint32_t>(use)) != 0; }
-  bool hold(RetrievalUses others) const { return (bits_ & others.bits_) == others.bits_; }
-
- private:
-  std::uint32_t bits_ = 0;
-};
 
 struct CudaRetrievalNeeds {
   struct Keys {
@@ -47,7 +22,7 @@ struct CudaRetrievalNeeds {
     std::int32_t select_tokens = 1;  // SelectionPlan::Units::select_tokens
     // A fused selection by entries: tokens by 1-bit keys (UnitIndexes::keys) or sketches (UnfusedSelect::token_scratch),
     // pages of 32 by sketches (UnfusedSelect::sketch_pages), or pages of another size by their boxes
-    // (SelectPages::scored).
+    // (SelectPages::of_entries).
     bool fused_entries = false;
     bool by_layer = false;         // units are pages, selected per layer by their keys
     bool by_query_head = false;    // every query head selects for itself
@@ -62,7 +37,7 @@ struct CudaRetrievalNeeds {
   std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
   std::vector<bool> dense;                   // by layer
   std::int32_t n_slots = 0, max_listed = 0;  // in units
-  RetrievalUses uses;
+  std::vector<SelectionPlan> plans;          // that ask for different things (plan_asks.h)
 
   // Requires  goes_with(other), or this one is new.
   void add(const CudaRetrievalNeeds& other);

@@ -17,7 +17,7 @@ constexpr std::int32_t kDenseCtasPerHead = 4;
 // Tokens that a row of n attends in a layer that selects, as the kernels compute it; n is above the budget. grouped:
 // start of the window of lists; -1: units are not lists.
 std::int32_t CudaRetrieval::attended_by(const SelectionPlan& r, std::int32_t n, std::int32_t grouped) {
-  if (r.schedule != SlotSchedule::kNone && grouped >= 0) return std::max(r.region.budget, r.region.sink + n - grouped);
+  if (r.schedule != ScheduleKind::kNone && grouped >= 0) return std::max(r.region.budget, r.region.sink + n - grouped);
   const PageRegion region = page_region(r, n);
   return r.region.sink + region.n_select * r.units.tokens + n - region.window * r.units.tokens;
 }
@@ -74,7 +74,7 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
   bool changed = false;
   SelectionPlan selection;
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
-    if (i == 0 || plan.recipe.norm) selection = selection_plan_in(method, i);
+    if (i == 0 || plan.norm) selection = selection_plan_in(method, i);
     if (p.layers[i].plan == selection) continue;
     p.layers[i].plan = selection;
     changed = true;

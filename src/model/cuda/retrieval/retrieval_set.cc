@@ -9,7 +9,7 @@ namespace mneme {
 std::int32_t more_slots(const CudaRetrieval::Needs& needs, const CudaRetrievalSetup& setup) {
   constexpr std::int64_t kStaysFree = std::int64_t{4} << 30;  // for other methods' state, prompts, graphs
   constexpr std::int32_t kTimes = 2;
-  const bool of_pages = needs.uses.has(RetrievalUse::kSelects) && !needs.keys.of_tokens() && !needs.keys.by_layer;
+  const bool of_pages = any(needs.plans, asks::selects) && !needs.keys.of_tokens() && !needs.keys.by_layer;
   if (setup.free_bytes == nullptr || setup.options.pages_on_device || !of_pages) return 0;
   const std::int64_t layers = std::count(needs.dense.begin(), needs.dense.end(), false),
                      heads = needs.keys.by_query_head ? setup.n_heads : setup.shape.n_kv_heads,

@@ -18,11 +18,12 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
   // A cosine gate flags all query heads of a KV head at once.
-  const std::int64_t at_once = uses(RetrievalUse::kMassGate) ? 1 : view_.shared, heads = view_.n_kv_heads;
+  const std::int64_t at_once = row.method->plan().mass_gate() ? 1 : view_.shared, heads = view_.n_kv_heads;
   if (!s.gate_checks.empty()) s.gate_checks[0] += checks / at_once, s.corrections[0] += moved / at_once;
-  if (!p.everything && p.plan.schedule != SlotSchedule::kNone) {
-    const std::int64_t reset = p.plan.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
-                               : p.plan.schedule == SlotSchedule::kEveryStep || p.reset != 0 ? heads
+  if (!p.everything && p.plan.schedule != ScheduleKind::kNone) {
+    const std::int64_t reset = p.plan.schedule == ScheduleKind::kBoundary
+                                   ? heads * static_cast<std::int64_t>(gained.made)
+                               : p.plan.schedule == ScheduleKind::kEveryStep || p.reset != 0 ? heads
                                                                                              : moved;
     s.selections += reset;
     s.reused += heads - reset;
@@ -37,7 +38,8 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   s.replaced_units += units(gained.replaced);
   s.attended_tokens -= static_cast<std::int64_t>(gained.pruned);
   // Without a query to compare with, an answer starts.
-  if (lists_ && row.method->plan().gate && ((p.reset & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
+  if (lists_ && row.method->plan().cosine_gate() && ((p.reset & kNoQuery) != 0 || moved > 0))
+    row.method->see_boundary(layer);
 }
 
 // What the CPU's method would record after this step, except what a selection by all keys does not use.

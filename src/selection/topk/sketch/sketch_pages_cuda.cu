@@ -118,7 +118,7 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
 // Prefetches the share's entries to L2 while the preceding kernel runs: which are read does not depend on it.
 __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOfSlots& r, int number, int rank,
                                                int blocks) {
-  if (!r.sparse || p.when != SelectWhen::kNow || r.plan.schedule == SlotSchedule::kKept) return;
+  if (!r.sparse || p.when != SelectWhen::kNow || r.plan.schedule == ScheduleKind::kBoundary) return;
   const int kv_head = number % p.s.n_kv_heads, each = r.plan.units.tokens == 1 ? kTokens : 1;
   const PageRegion region = page_region(r.plan, r.length);
   const int first = region.first / each, n = region.last / each - first;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void cluster_terms(const UnfusedArgs& p, const Item& 
   }
   cluster_arrive();
 #pragma unroll 1
-  for (int part = first; part < stop && item.plan.scores.whole_attention != 0; ++part) {
+  for (int part = first; part < stop && item.plan.scores.domain == Domain::kAttention; ++part) {
     if (p.s.codes != KvCodes::kNone) {
       fixed_part<EightBit>(p, item, q, part, parts);
     } else if (p.s.f16) {

@@ -1,4 +1,4 @@
-#include "src/model/cuda/retrieval/retrieval_traits.h"
+#include "src/model/cuda/retrieval/retrieval_state.h"
 
 #include <algorithm>
 
@@ -28,8 +28,8 @@ RetrievalLayers::RetrievalLayers(const std::vector<bool>& dense) {
   stream.synchronize();
 }
 
-RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, CudaRetrievalNeeds needs,
-                                 const CudaRetrievalOptions& options)
+RetrievalState::RetrievalState(const KvShape& shape, std::int32_t n_heads, CudaRetrievalNeeds needs,
+                               const CudaRetrievalOptions& options)
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
@@ -54,7 +54,7 @@ RetrievalTraits::RetrievalTraits(const KvShape& shape, std::int32_t n_heads, Cud
   expect_slots_cuda(view_);
 }
 
-void RetrievalTraits::describe_index() {
+void RetrievalState::describe_index() {
   const CudaRetrievalNeeds::Keys& keys = needs_.keys;
   UnitIndexes& index = view_.index;
   index.entries = keys.entries;
@@ -63,19 +63,7 @@ void RetrievalTraits::describe_index() {
     index.lists.max_units = CudaUnitLists::most_units(keys.list_tokens, options_.max_context);
     index.lists.max_tokens = view_.max_pages * kPageTokens;
   }
-  view_.selection.whole_attention = uses(RetrievalUse::kWholeAttention);
-}
-
-bool RetrievalTraits::scans_sketches() const {
-  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kSketch && needs_.keys.by_token &&
-         needs_.keys.select_tokens == 1;
-}
-bool RetrievalTraits::selects_sketch_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kSketch && !scans_sketches();
-}
-bool RetrievalTraits::selects_small_pages() const {
-  return needs_.keys.fused_entries && needs_.keys.entries.kind == EntryKind::kMinMaxBox &&
-         select_pages_takes(view_, SlotScore::kEntries);
+  view_.selection.whole_attention = any(asks::weighs_attention);
 }
 
 }  // namespace mneme
