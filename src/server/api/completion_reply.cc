@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/server/api/answer_json.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 
@@ -30,6 +31,9 @@ CompletionReply::CompletionReply(Setting setting, CompletionRequest request, std
   for (std::size_t i = 0; i < prompts_.size(); ++i)
     if (request_.echo || request_.return_token_ids) prompts_[i].tokens = request_.inputs[i].prompt;
   choices_.resize(prompts_.size() * request_.n());
+  for (std::size_t i = 0; i < choices_.size() && request_.reading != nullptr; ++i)
+    choices_[i].answer = std::make_unique<ChatAnswer>(request_.reading, *setting_.text.tokenizer,
+                                                      fmt::format("{}/{}", setting_.request_id, i));
   open_ = choices_.size();
   chunk_head_ = json_text(head());
   chunk_head_.pop_back();  // choices follow
@@ -107,6 +111,8 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   if (request_.stream) {
     stream_piece(at, event);
   } else {
+    if (choice.answer != nullptr) choice.answer->take(event.text, event.tokens);
+    if (choice.answer != nullptr && event.end) choice.answer->finish();
     choice.text += event.text;
     std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
   }
@@ -165,14 +171,9 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
     more += ",\"token_ids\":" + json_text(ids);
   }
   if (event.reads && !event.end) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
-  if (!event.text.empty() || event.reads ||
-      (!event.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
-    const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choice, event.tokens)) : "null";
-    const std::string text = json_string(event.text);
-    out += chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
-  }
+  out += choice.answer != nullptr ? answer_chunks(at, event, more) : text_chunk(at, event, more);
   if (event.end) {
-    more = fmt::format("\"finish_reason\":\"{}\"", finish_name(event.end->reason));
+    more = fmt::format("\"finish_reason\":\"{}\"", finish_of(choice));
     if (event.reads) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
     if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*event.end, setting_.method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
@@ -180,7 +181,43 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
   if (!out.empty()) writer_->write(std::move(out));
 }
 
+std::string CompletionReply::text_chunk(std::size_t at, const GenerationEvent& event, std::string_view more) {
+  const bool asked = !event.tokens.empty() && (request_.logprobs || request_.return_token_ids);
+  if (event.text.empty() && !event.reads && !asked) return {};
+  const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choices_[at], event.tokens)) : "null";
+  const std::string text = json_string(event.text);
+  return chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
+}
+
+// A chunk for each part of the answer. What else the event tells goes with the first one.
+std::string CompletionReply::answer_chunks(std::size_t at, const GenerationEvent& event, std::string_view more) {
+  constexpr std::string_view kGoesOn = "\"finish_reason\":null";
+  ChatAnswer& answer = *choices_[at].answer;
+  std::vector<ChatAnswer::Piece> pieces = answer.take(event.text, event.tokens);
+  if (event.end) {
+    std::vector<ChatAnswer::Piece> last = answer.finish();
+    std::move(last.begin(), last.end(), std::back_inserter(pieces));
+  }
+  std::string out;
+  for (const ChatAnswer::Piece& piece : pieces) {
+    const std::string delta = delta_json(piece, setting_.thought_field);
+    if (delta.empty()) continue;
+    const bool scored = request_.logprobs && piece.event.part == AnswerPart::kText;
+    const std::string logprobs = scored ? json_text(logprobs_of(choices_[at], piece.tokens)) : "null";
+    out += chunk(at, "\"delta\":" + delta, logprobs, out.empty() ? more : kGoesOn);
+  }
+  if (out.empty() && more != kGoesOn) out = chunk(at, "\"delta\":{}", "null", more);
+  return out;
+}
+
 // ---- objects
+
+std::string_view CompletionReply::finish_of(const Choice& choice) {
+  const FinishReason reason = choice.end->reason;
+  const bool ended = reason == FinishReason::kEnd || reason == FinishReason::kStop;
+  const bool calls = choice.answer != nullptr && !choice.answer->calls().empty();
+  return ended && calls ? "tool_calls" : finish_name(reason);
+}
 
 OrderedJson CompletionReply::head() const {
   OrderedJson json;
@@ -249,15 +286,17 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
       for (const auto& v : answer[key]) logprobs[key].push_back(v);
     }
   } else if (request_.logprobs) {
-    logprobs = logprobs_of(choice, choice.tokens);
+    logprobs = logprobs_of(choice, choice.answer != nullptr ? choice.answer->text_tokens() : choice.tokens);
   }
-  if (request_.chat) {
+  if (choice.answer != nullptr) {
+    json["message"] = message_json(*choice.answer, setting_.thought_field);
+  } else if (request_.chat) {
     json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
   } else {
     json["text"] = request_.echo ? echoed(prompt) + choice.text : choice.text;
   }
   json["logprobs"] = std::move(logprobs);
-  json["finish_reason"] = finish_name(choice.end->reason);
+  json["finish_reason"] = finish_of(choice);
   if (request_.return_token_ids) {
     json["prompt_token_ids"] = prompts_[prompt].tokens;
     json["token_ids"] = OrderedJson::array();

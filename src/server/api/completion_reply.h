@@ -12,6 +12,7 @@
 
 #include "src/engine/loop/engine_loop.h"
 #include "src/server/api/api_request.h"
+#include "src/server/api/chat_answer.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
 #include "src/server/http/http.h"
@@ -28,6 +29,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     std::string model, method, request_id;
     std::shared_ptr<KeyUse> key;               // null: one without limits
     std::function<std::string()> retry_after;  // seconds, for 429
+    std::string thought_field;                 // of a chat's messages and deltas
   };
   CompletionReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer);
 
@@ -39,7 +41,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   struct Choice {
     std::string text;
     std::vector<OutputToken> tokens;
-    std::size_t characters = 0;  // of text so far, echo included; where the next token's text begins
+    std::unique_ptr<ChatAnswer> answer;  // null: the answer is its text
+    std::size_t characters = 0;          // of text so far, echo included; where the next token's text begins
     std::optional<PageReads> reads;
     std::optional<AnswerSummary> end;
     bool begun = false;  // its role was streamed
@@ -57,6 +60,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void begin_stream();
   void stream_progress(std::size_t prompt, const PromptProgress& progress);
   void stream_piece(std::size_t choice, GenerationEvent& event);
+  std::string text_chunk(std::size_t choice, const GenerationEvent& event, std::string_view more);
+  std::string answer_chunks(std::size_t choice, const GenerationEvent& event, std::string_view more);
   void finish();
   void close();
 
@@ -66,6 +71,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   OrderedJson logprobs_of(Choice& choice, std::span<const OutputToken> tokens) const;
   OrderedJson echo_logprobs(std::size_t prompt, Choice& choice) const;
   OrderedJson usage() const;
+  static std::string_view finish_of(const Choice& choice);
   OrderedJson choice_json(std::size_t choice);
   std::string echoed(std::size_t prompt) const;
 
