@@ -9,7 +9,7 @@
 
 #include "src/base/function_ref.h"
 #include "src/engine/loop/engine_loop.h"
-#include "src/server/api/answer_formats.h"
+#include "src/server/answer/answer_formats.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"

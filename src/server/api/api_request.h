@@ -10,8 +10,8 @@
 #include "src/engine/loop/generation.h"
 #include "src/engine/session/running_model.h"
 #include "src/formats/json.h"
-#include "src/server/api/answer_formats.h"
-#include "src/server/api/chat_answer.h"
+#include "src/server/answer/answer_formats.h"
+#include "src/server/answer/chat_answer.h"
 #include "src/server/api/chat_prompt.h"
 #include "src/server/server_options.h"
 

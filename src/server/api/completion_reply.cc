@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/server/api/answer_json.h"
+#include "src/server/answer/answer_json.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "src/engine/loop/engine_loop.h"
+#include "src/server/answer/chat_answer.h"
 #include "src/server/api/api_request.h"
-#include "src/server/api/chat_answer.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
 #include "src/server/http/http.h"

@@ -3,7 +3,7 @@
 namespace mneme {
 namespace {
 
-constexpr std::size_t kMostWhite = 16;
+constexpr std::size_t kMaxWhite = 16;
 
 }  // namespace
 
@@ -13,7 +13,7 @@ MarkMatch match_mark(std::string_view mark, std::string_view text, bool last) {
   for (std::size_t m = 0; m < mark.size();) {
     if (is_white(mark[m])) {
       while (is_white(mark[m])) ++m;
-      const std::size_t most = at + kMostWhite;
+      const std::size_t most = at + kMaxWhite;
       while (at < text.size() && at < most && is_white(text[at])) ++at;
       continue;
     }

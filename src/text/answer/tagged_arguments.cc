@@ -4,7 +4,7 @@ namespace mneme {
 namespace {
 
 constexpr std::size_t kLongestKey = 256;
-constexpr std::size_t kMostWhiteBehindValue = 64;
+constexpr std::size_t kMaxWhiteBehindValue = 64;
 
 // What the attributes of a value say of its type; nothing: they do not.
 std::optional<ArgumentType> type_said(std::string_view attributes) {
@@ -71,7 +71,7 @@ void TaggedArguments::end_value(std::string& json) {
 Found TaggedArguments::ends_value(std::string_view behind, bool last) const {
   std::size_t at = 0;
   while (at < behind.size() && is_white(behind[at]))
-    if (++at == kMostWhiteBehindValue) return Found::kWhole;
+    if (++at == kMaxWhiteBehindValue) return Found::kWhole;
   if (at == behind.size()) return last ? Found::kWhole : Found::kPartly;
   Found found = match_mark(marks_.key_open, behind.substr(at), last).found;
   for (const std::string_view mark : followers_) {

@@ -1,4 +1,4 @@
-#include "src/server/api/answer_formats.h"
+#include "src/server/answer/answer_formats.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "src/server/api/chat_answer.h"
+#include "src/server/answer/chat_answer.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/server/api/chat_answer.h"
+#include "src/server/answer/chat_answer.h"
 #include "src/server/api/completion_json.h"
 
 namespace mneme::server {

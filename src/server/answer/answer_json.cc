@@ -1,4 +1,4 @@
-#include "src/server/api/answer_json.h"
+#include "src/server/answer/answer_json.h"
 
 #include <fmt/format.h>
 
