@@ -31,6 +31,7 @@ set(MNEME_ROOMS
   src/text/jinja            # the templates' language
   src/text/tokenizer        # byte-level BPE, SentencePiece BPE, streaming decoder
   src/text/chat             # chat framing of turns
+  src/text/answer           # what answers look like; thoughts, text and calls of an answer as it is written
   src/text/constraint       # the interface of constraints on tokens; the vocabulary as a trie
   src/text/grammar          # JSON and JSON schemas as constraints on tokens
   src/recipes               # methods as data: one file a method, registry, compile, override

@@ -16,6 +16,8 @@
 #include "src/formats/checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
+#include "src/text/answer/find_format.h"
+#include "src/text/chat/chat_format.h"
 
 namespace mneme::cli {
 namespace {
@@ -142,6 +144,18 @@ Json describe_tokenizer(const TokenizerData& t) {
       {"chat_templates", template_names(t)}};
 }
 
+// How the model writes thoughts and calls, for its default template.
+Json describe_answers(const TokenizerData& data) {
+  try {
+    const auto tokenizer = Tokenizer::make(data);
+    const ChatFormat chat = ChatFormat::detect(*tokenizer);
+    const FoundFormat found = find_answer_format("", chat.chat_template(), *tokenizer);
+    return {{"found", found.how}, {"format", json_of(found.format)}};
+  } catch (const Error& e) {
+    return {{"found", "none"}, {"problem", e.what()}};
+  }
+}
+
 void describe_tensors(const Checkpoint& checkpoint, bool list, Json& out) {
   std::int64_t parameters = 0;
   std::map<std::string, std::uint64_t> bytes_by_type;
@@ -179,6 +193,7 @@ Json describe(const std::string& path, bool tensors) {
       if (file.tensor_count() == 0 && !file.split()) {
         out["format"] = fmt::format("GGUF v{}, vocabulary only", file.version());
         out["tokenizer"] = describe_tokenizer(read_gguf_tokenizer(file));
+        out["answers"] = describe_answers(read_gguf_tokenizer(file));
         out["metadata"] = describe_metadata(file.describe());
         return out;
       }
@@ -188,6 +203,7 @@ Json describe(const std::string& path, bool tensors) {
   out["format"] = checkpoint->format();
   out["model"] = describe_config(checkpoint->config());
   out["tokenizer"] = describe_tokenizer(checkpoint->tokenizer());
+  out["answers"] = describe_answers(checkpoint->tokenizer());
   describe_tensors(*checkpoint, tensors, out);
   out["metadata"] = describe_metadata(checkpoint->metadata());
   return out;
@@ -222,6 +238,7 @@ void print_text(const Json& all) {
   fmt::print("{}\n  {:<20} {}\n", all["file"].get<std::string>(), "format", all["format"].get<std::string>());
   if (all.contains("model")) print_section("model", all["model"]);
   print_section("tokenizer", all["tokenizer"]);
+  print_section("answers", all["answers"]);
   if (all.contains("parameters"))
     print_section(
         "tensors",

@@ -52,6 +52,7 @@ struct TokenizerData {
   bool fuse_unknown = true;     // a run of unknown characters is one unknown token
   std::string chat_template;    // empty: none
   std::vector<std::pair<std::string, std::string>> named_templates;  // further ones: name and source, by name
+  std::string response_template;  // JSON: how answers are to be read (transformers 5); empty: none
 };
 
 // Ids without a token, ascending.

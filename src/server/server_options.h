@@ -53,8 +53,10 @@ struct ServerTimeouts {
 
 struct ServerOptions {
   std::filesystem::path model;
-  std::string served_name;    // empty: the file's or folder's name
-  std::string chat_template;  // Jinja, or the name of one of the model's; empty: its own
+  std::string served_name;                          // empty: the file's or folder's name
+  std::string chat_template;                        // Jinja, or the name of one of the model's; empty: its own
+  std::string answer_format;                        // empty: found; "none"; the name of a known one; a format as JSON
+  std::string thought_field = "reasoning_content";  // of answers in chats
   EngineOptions engine;
   std::vector<Preset> presets;  // models of their own: served_name:NAME
   ListenOptions listen;

@@ -22,7 +22,8 @@ struct Setting {
   server::ServerOptions options;
   RunningModel model;
   std::string name = "model";
-  server::PlanCache plans{model};
+  server::RequestPlans plans{model};
+  server::AnswerFormats formats{"hermes", *model.text};
 };
 
 void expect_taken(const server::CompletionRequest& request, Setting& setting) {
@@ -43,7 +44,7 @@ void expect_taken(const server::CompletionRequest& request, Setting& setting) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static Setting setting;
-  const server::RequestContext context{setting.model, setting.options, setting.name, setting.plans};
+  const server::RequestContext context{setting.model, setting.options, setting.name, setting.plans, setting.formats};
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   Json json;
   try {

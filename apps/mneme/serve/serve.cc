@@ -32,7 +32,8 @@ struct ServeCommand {
   ModelSource model;
   RankOptions ranks;
   std::optional<std::string> api_key;
-  std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
+  std::string slot_path, chat_template, answer_format, key_file, disk_path, kv_events, kv_events_replay,
+      kv_events_topic;
   std::vector<std::string> presets;
   double disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
@@ -102,6 +103,8 @@ int serve(ServeCommand command) {
   expect_method(o.engine.kv);
   o.engine.pin_threads = !command.no_pin;
   if (!command.chat_template.empty()) o.chat_template = read_template(command.chat_template);
+  o.answer_format = command.answer_format;
+  if (std::filesystem::is_regular_file(o.answer_format)) o.answer_format = read_text(o.answer_format);
   o.stream_seconds = command.stream_ms / 1000;
   if (!command.key_file.empty())
     o.listen.key_policies = server::parse_key_policies(read_text(command.key_file), command.key_file);
@@ -293,6 +296,20 @@ void add_replica_options(CLI::App& c, ServeCommand& command) {
           ->check(identifier()));
 }
 
+void add_answer_options(CLI::App& c, ServeCommand& command) {
+  c.add_option(
+       "--answer-format", command.answer_format,
+       "How the model writes thoughts and calls of tools: the name of a format, a file with one as JSON, or none "
+       "(answers are plain text). Default: found (mneme inspect shows it)")
+      ->type_name("NAME|FILE|none")
+      ->check(not_empty())
+      ->group("Model");
+  c.add_option("--reasoning-field", command.server.thought_field, "Field of answers that holds the model's thought")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"reasoning_content", "reasoning"}))
+      ->group("Model");
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, int& code) {
@@ -314,6 +331,7 @@ void add_serve(CLI::App& app, int& code) {
       ->type_name("FILE|TEXT|NAME")
       ->check(not_empty())
       ->group("Model");
+  add_answer_options(*c, *command);
   add_network_options(*c, *command);
   add_scheduling_options(*c, *command);
   add_kv_cache_options(*c, *command);

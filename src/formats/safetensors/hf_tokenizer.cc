@@ -162,6 +162,7 @@ std::vector<std::int32_t> listed_ids(const JsonRef* config, std::string_view key
 
 // One template, or a list of them by name.
 void read_templates(const JsonRef& tokenizer_config, TokenizerData& t) {
+  if (const auto answers = tokenizer_config.find("response_template")) t.response_template = answers->value().dump();
   const auto v = tokenizer_config.find("chat_template");
   if (!v) return;
   if (!v->is_array()) {

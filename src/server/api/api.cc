@@ -85,6 +85,7 @@ Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop
       events_(events),
       slot_files_(loop, options.slot_path),
       plans_(loop.model()),
+      formats_(options.answer_format, *loop.model().text),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {
   for (const Preset& preset : options.presets) compile_preset(preset);
@@ -293,6 +294,8 @@ void Api::props(const HttpRequest&, Writer writer) {
   json["model"] = served_name_;
   json["version"] = version();
   json["chat_family"] = info.chat_family;
+  const AnswerFormats::Format format = formats_.of(loop_.model().text->chat.chat_template());
+  json["answer_format"] = {{"name", format.marks->shown().name}, {"found", format.how}};
   json["total_slots"] = options_.n_slots;
   json["max_model_len"] = o.context;
   json["max_num_seqs"] = o.max_sequences;
@@ -339,10 +342,12 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
                                      .method = parsed.inputs.front().kv.method,
                                      .request_id = static_cast<TaggedWriter&>(*w).request_id(),
                                      .key = use,
-                                     .retry_after = [this] {
-                                       const double seconds = std::ceil(metrics_.mean_answer_seconds());
-                                       return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));
-                                     }};
+                                     .retry_after =
+                                         [this] {
+                                           const double seconds = std::ceil(metrics_.mean_answer_seconds());
+                                           return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));
+                                         },
+                                     .thought_field = options_.thought_field};
     auto reply = std::make_shared<CompletionReply>(std::move(setting), std::move(parsed), std::move(w));
     return [reply] { reply->start(); };
   });

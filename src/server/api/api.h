@@ -9,6 +9,7 @@
 
 #include "src/base/function_ref.h"
 #include "src/engine/loop/engine_loop.h"
+#include "src/server/answer/answer_formats.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
@@ -85,7 +86,7 @@ class Api {
   OrderedJson model_json(const Preset* preset) const;
   void compile_preset(const Preset& preset);
 
-  RequestContext context() { return {loop_.model(), options_, served_name_, plans_}; }
+  RequestContext context() { return {loop_.model(), options_, served_name_, plans_, formats_}; }
   RequestContext context_of(const std::shared_ptr<KeyUse>& use);
 
   const ServerOptions& options_;
@@ -97,6 +98,7 @@ class Api {
   SlotFiles slot_files_;
   std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
   RequestPlans plans_;
+  AnswerFormats formats_;
   std::int64_t created_;
   bool draining_ = false, refuses_ = false;
 };

@@ -260,6 +260,38 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
   return prompts;
 }
 
+// Where the answer of an unfinished message goes on within a thought that the message has opened.
+bool continues_thought(const AnswerFormat& format, const Conversation& conversation) {
+  const std::string& last = conversation.messages.back().content.value_or("");
+  const std::size_t open = last.rfind(format.thought_open);
+  return open != std::string::npos && last.find(format.thought_close, open) == std::string::npos;
+}
+
+// Null where the answers are their text.
+std::shared_ptr<const AnswerReading> reading_of(const RequestContext& context, const Conversation& conversation,
+                                                const std::vector<TokenId>& prompt) {
+  const TextSide& text = *context.model.text;
+  const bool tools = !conversation.tools.is_null();
+  auto reading = std::make_shared<AnswerReading>();
+  reading->marks = context.formats.of(text.chat.template_for(tools, conversation.template_name)).marks;
+  const AnswerFormat& format = reading->marks->format();
+  if (format.is_plain() ||
+      (!tools && format.thought_close.empty() && format.framing.empty() && format.calls != CallForm::kHarmony))
+    return nullptr;
+  reading->has_tools = tools;
+  reading->tools = answer_tools_of(conversation.tools);
+  reading->in_thought = conversation.continue_final_message
+                            ? !format.thought_open.empty() && continues_thought(reading->marks->shown(), conversation)
+                            : reading->marks->opens_thought(prompt, *text.tokenizer);
+  for (const ChatMessage& message : conversation.messages) {
+    if (!message.more.contains("tool_calls")) continue;
+    for (const auto& call : message.more["tool_calls"])
+      if (call.is_object() && call.contains("id") && call["id"].is_string())
+        reading->known_ids.insert(call["id"].get<std::string>());
+  }
+  return reading;
+}
+
 }  // namespace
 
 std::shared_ptr<const Plan> RequestPlans::plan_for(const KvMethodOptions& o) {
@@ -315,7 +347,11 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   request.logprobs = body.boolean("logprobs", false);
   input.top_logprobs = int_in(body, "top_logprobs", 0, kMaxTopLogprobs, 0);
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
-  input.prompt = chat_prompt(*context.model.text, parse_conversation(body, whole.text));
+  const Conversation conversation = parse_conversation(body, whole.text);
+  input.prompt = chat_prompt(*context.model.text, conversation);
+  // A response_format constrains the answer from its first byte: all of it is the text that was asked for.
+  if (!is_given(body, "response_format") || input.constraint == nullptr)
+    request.reading = reading_of(context, conversation, input.prompt);
   truncate_prompt(body, context.model.engine->options().context, input.prompt);
   const std::int64_t room = context.model.engine->options().context - std::ssize(input.prompt);
   const auto otherwise = count32(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));

@@ -10,6 +10,8 @@
 #include "src/engine/loop/generation.h"
 #include "src/engine/session/running_model.h"
 #include "src/formats/json.h"
+#include "src/server/answer/answer_formats.h"
+#include "src/server/answer/chat_answer.h"
 #include "src/server/api/chat_prompt.h"
 #include "src/server/server_options.h"
 
@@ -38,6 +40,7 @@ struct RequestContext {
   const ServerOptions& options;
   const std::string& served_name;
   RequestPlans& plans;
+  const AnswerFormats& formats;
   const KeyPolicy* key = nullptr;  // of the caller; null: no limits
   std::int32_t group = 0;          // of the key's requests
 };
@@ -52,6 +55,7 @@ struct CompletionRequest {
   std::string model;                    // as the request named it: the served name, or a preset's
   std::vector<GenerationInput> inputs;  // by prompt
   std::string user_id;
+  std::shared_ptr<const AnswerReading> reading;  // of a chat's answers; null: they are their text
 
   std::int32_t n() const { return inputs.front().n; }
 };

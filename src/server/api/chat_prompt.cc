@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "src/base/error.h"
@@ -149,6 +150,34 @@ OrderedJson parse_tools(const JsonRef& body, const OrderedJson& in_order) {
   return tools->value().empty() ? OrderedJson() : in_order["tools"];
 }
 
+// What the template is told of thinking. Families name the switch enable_thinking or thinking; chat_template_kwargs
+// win over both fields.
+void parse_thinking(const JsonRef& body, Conversation& out) {
+  out.effort = body.string("reasoning_effort", "");
+  constexpr auto kEfforts =
+      std::to_array<std::string_view>({"", "none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  if (std::find(kEfforts.begin(), kEfforts.end(), out.effort) == kEfforts.end())
+    body.at("reasoning_effort").wrong("none, minimal, low, medium, high, xhigh or max");
+  if (out.arguments.contains("reasoning_effort")) out.effort.clear();
+  std::optional<bool> thinks;
+  if (!out.effort.empty()) thinks = out.effort != "none";
+  if (const auto given = body.find("enable_thinking")) thinks = given->boolean();
+  if (!thinks) return;
+  for (const char* name : {"enable_thinking", "thinking"})
+    if (!out.arguments.contains(name)) out.arguments[name] = *thinks;
+}
+
+// Efforts to try, the one that was asked for first: a template may know three of the seven, and refuse the others.
+std::vector<std::string> efforts_to_try(const std::string& effort, std::string_view source) {
+  std::vector<std::string> efforts;
+  const bool named = source.find('\'' + effort + '\'') != std::string_view::npos ||
+                     source.find('"' + effort + '"') != std::string_view::npos;
+  if (effort != "none" || named) efforts.push_back(effort);
+  if (effort == "minimal") efforts.emplace_back("low");
+  if (effort == "xhigh" || effort == "max") efforts.emplace_back("high");
+  return efforts;
+}
+
 // The role that templates know: "function" answers a function_call, as "tool" does one of tool_calls.
 std::string_view template_role(std::string_view role) {
   if (role == "developer") return "system";
@@ -276,6 +305,7 @@ Conversation parse_conversation(const JsonRef& body, std::string_view text) {
     if (!arguments->is_object()) arguments->wrong("an object");
     out.arguments = in_order["chat_template_kwargs"];
   }
+  parse_thinking(body, out);
   return out;
 }
 
@@ -286,7 +316,19 @@ std::vector<TokenId> chat_prompt(const TextSide& text, const Conversation& conve
   const bool tools = !conversation.tools.is_null();
   const bool framed_by_hand = text.chat.template_for(tools, conversation.template_name) == nullptr;
   check_continues(conversation, framed_by_hand);
-  return framed_by_hand ? by_hand(text, conversation) : by_template(text.chat, conversation);
+  if (framed_by_hand) return by_hand(text, conversation);
+  if (conversation.effort.empty()) return by_template(text.chat, conversation);
+  Conversation with_effort = conversation;
+  for (const std::string& effort :
+       efforts_to_try(conversation.effort, text.chat.template_for(tools, conversation.template_name)->source())) {
+    with_effort.arguments["reasoning_effort"] = effort;
+    try {
+      return by_template(text.chat, with_effort);
+    } catch (const Error&) {
+      // Another effort may do; where none does, the conversation itself is refused below.
+    }
+  }
+  return by_template(text.chat, conversation);
 }
 
 }  // namespace mneme::server

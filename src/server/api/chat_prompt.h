@@ -23,12 +23,14 @@ struct Conversation {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;                                         // null: none
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
+  std::string effort;                                                   // "reasoning_effort"; empty: not given
   bool add_generation_prompt = true;    // the beginning of the answer follows the last message
   bool continue_final_message = false;  // the answer continues the last message
   std::string template_name;            // of the model's templates; empty: tool_use where there are tools, else default
 };
 
-// "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt", "continue_final_message" and
+// "messages", "tools", "tool_choice", "chat_template_kwargs", "enable_thinking", "reasoning_effort",
+// "add_generation_prompt", "continue_final_message" and
 // "chat_template" of a body. Content is a string, or parts of type "text" or "refusal", which become one text with a
 // newline between two. Earlier messages may be whatever OpenAI's type allows: arguments of calls as the model wrote
 // them ("" is {}, what is no JSON object stays text), content null or absent, reasoning under any of its names.

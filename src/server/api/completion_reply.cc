@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/server/answer/answer_json.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 
@@ -30,6 +31,9 @@ CompletionReply::CompletionReply(Setting setting, CompletionRequest request, std
   for (std::size_t i = 0; i < prompts_.size(); ++i)
     if (request_.echo || request_.return_token_ids) prompts_[i].tokens = request_.inputs[i].prompt;
   choices_.resize(prompts_.size() * request_.n());
+  for (std::size_t i = 0; i < choices_.size() && request_.reading != nullptr; ++i)
+    choices_[i].parts = std::make_unique<ChatAnswer>(request_.reading, *setting_.text.tokenizer,
+                                                     fmt::format("{}/{}", setting_.request_id, i));
   open_ = choices_.size();
   chunk_head_ = json_text(head());
   chunk_head_.pop_back();  // choices follow
@@ -107,6 +111,8 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
     if (tells) stream_piece(at, event.piece);
     if (ends) choice.answer.end = std::move(event.piece.end);
   } else {
+    if (choice.parts != nullptr) choice.parts->take(event.piece.text, event.piece.tokens);
+    if (choice.parts != nullptr && ends) choice.parts->finish();
     choice.answer.append(std::move(event.piece));
   }
   if (ends && --open_ == 0) finish();
@@ -162,14 +168,9 @@ void CompletionReply::stream_piece(std::size_t at, const AnswerPiece& piece) {
     more += ",\"token_ids\":" + json_text(ids);
   }
   if (piece.reads && !piece.end) more += ",\"kv_reads\":" + json_text(reads_json(*piece.reads));
-  if (!piece.text.empty() || piece.reads ||
-      (!piece.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
-    const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choice, piece.tokens)) : "null";
-    const std::string text = json_string(piece.text);
-    out += chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
-  }
+  out += choice.parts != nullptr ? answer_chunks(at, piece, more) : text_chunk(at, piece, more);
   if (piece.end) {
-    more = fmt::format("\"finish_reason\":\"{}\"", finish_reason_name(piece.end->reason));
+    more = fmt::format("\"finish_reason\":\"{}\"", finish_of(choice, piece.end->reason));
     if (piece.reads) more += ",\"kv_reads\":" + json_text(reads_json(*piece.reads));
     if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*piece.end, setting_.method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
@@ -177,7 +178,42 @@ void CompletionReply::stream_piece(std::size_t at, const AnswerPiece& piece) {
   if (!out.empty()) writer_->write(std::move(out));
 }
 
+std::string CompletionReply::text_chunk(std::size_t at, const AnswerPiece& piece, std::string_view more) {
+  const bool asked = !piece.tokens.empty() && (request_.logprobs || request_.return_token_ids);
+  if (piece.text.empty() && !piece.reads && !asked) return {};
+  const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choices_[at], piece.tokens)) : "null";
+  const std::string text = json_string(piece.text);
+  return chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
+}
+
+// A chunk for each part of the answer. What else the piece tells goes with the first one.
+std::string CompletionReply::answer_chunks(std::size_t at, const AnswerPiece& piece, std::string_view more) {
+  constexpr std::string_view kGoesOn = "\"finish_reason\":null";
+  ChatAnswer& answer = *choices_[at].parts;
+  std::vector<ChatAnswer::Piece> pieces = answer.take(piece.text, piece.tokens);
+  if (piece.end) {
+    std::vector<ChatAnswer::Piece> last = answer.finish();
+    std::move(last.begin(), last.end(), std::back_inserter(pieces));
+  }
+  std::string out;
+  for (const ChatAnswer::Piece& part : pieces) {
+    const std::string delta = delta_json(part, setting_.thought_field);
+    if (delta.empty()) continue;
+    const bool scored = request_.logprobs && part.event.part == AnswerPart::kText;
+    const std::string logprobs = scored ? json_text(logprobs_of(choices_[at], part.tokens)) : "null";
+    out += chunk(at, "\"delta\":" + delta, logprobs, out.empty() ? more : kGoesOn);
+  }
+  if (out.empty() && more != kGoesOn) out = chunk(at, "\"delta\":{}", "null", more);
+  return out;
+}
+
 // ---- objects
+
+std::string_view CompletionReply::finish_of(const Choice& choice, StopReason reason) {
+  const bool ended = reason == StopReason::kEnd || reason == StopReason::kStop;
+  const bool calls = choice.parts != nullptr && !choice.parts->calls().empty();
+  return ended && calls ? "tool_calls" : finish_reason_name(reason);
+}
 
 OrderedJson CompletionReply::head() const {
   OrderedJson json;
@@ -246,15 +282,17 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
       for (const auto& v : answer[key]) logprobs[key].push_back(v);
     }
   } else if (request_.logprobs) {
-    logprobs = logprobs_of(choice, choice.answer.tokens);
+    logprobs = logprobs_of(choice, choice.parts != nullptr ? choice.parts->text_tokens() : choice.answer.tokens);
   }
-  if (request_.chat) {
+  if (choice.parts != nullptr) {
+    json["message"] = message_json(*choice.parts, setting_.thought_field);
+  } else if (request_.chat) {
     json["message"] = {{"role", "assistant"}, {"content", choice.answer.text}, {"refusal", nullptr}};
   } else {
     json["text"] = request_.echo ? echoed(prompt) + choice.answer.text : choice.answer.text;
   }
   json["logprobs"] = std::move(logprobs);
-  json["finish_reason"] = finish_reason_name(choice.answer.end->reason);
+  json["finish_reason"] = finish_of(choice, choice.answer.end->reason);
   if (request_.return_token_ids) {
     json["prompt_token_ids"] = prompts_[prompt].tokens;
     json["token_ids"] = OrderedJson::array();

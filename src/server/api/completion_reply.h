@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/engine/loop/engine_loop.h"
+#include "src/server/answer/chat_answer.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
@@ -28,6 +29,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     std::string model, method, request_id;
     std::shared_ptr<KeyUse> key;               // null: one without limits
     std::function<std::string()> retry_after;  // seconds, for 429
+    std::string thought_field;                 // of a chat's messages and deltas
   };
   CompletionReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer);
 
@@ -37,9 +39,10 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  private:
   class Sink;
   struct Choice {
-    AnswerPiece answer;          // so far; of a stream its end alone
-    std::size_t characters = 0;  // of text so far, echo included; where the next token's text begins
-    bool begun = false;          // its role was streamed
+    AnswerPiece answer;                 // so far; of a stream its end alone
+    std::unique_ptr<ChatAnswer> parts;  // null: the answer is its text
+    std::size_t characters = 0;         // of text so far, echo included; where the next token's text begins
+    bool begun = false;                 // its role was streamed
   };
   struct Prompt {
     std::vector<TokenId> tokens;  // kept where the answer repeats them
@@ -54,6 +57,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void begin_stream();
   void stream_progress(std::size_t prompt, const PromptProgress& progress);
   void stream_piece(std::size_t choice, const AnswerPiece& piece);
+  std::string text_chunk(std::size_t choice, const AnswerPiece& piece, std::string_view more);
+  std::string answer_chunks(std::size_t choice, const AnswerPiece& piece, std::string_view more);
   void finish();
   void close();
 
@@ -63,6 +68,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   OrderedJson logprobs_of(Choice& choice, std::span<const TokenScore> tokens) const;
   OrderedJson echo_logprobs(std::size_t prompt, Choice& choice) const;
   OrderedJson usage() const;
+  static std::string_view finish_of(const Choice& choice, StopReason reason);
   OrderedJson choice_json(std::size_t choice);
   std::string echoed(std::size_t prompt) const;
 

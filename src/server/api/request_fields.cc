@@ -65,6 +65,8 @@ constexpr ReadField kRead[] = {
     {"tools", Endpoint::kChat},
     {"tool_choice", Endpoint::kChat},
     {"chat_template_kwargs", Endpoint::kChat},
+    {"enable_thinking", Endpoint::kChat},
+    {"reasoning_effort", Endpoint::kChat},
     {"add_generation_prompt", Endpoint::kChat},
     {"continue_final_message", Endpoint::kChat},
     {"chat_template", Endpoint::kChat},
@@ -99,7 +101,6 @@ struct RefusedField {
 
 constexpr std::string_view kFormatAdvice = "not supported: response_format takes JSON schemas";
 constexpr std::string_view kBanAdvice = "not supported: a logit_bias of -100 forbids a token";
-constexpr std::string_view kKwargsAdvice = "not supported here: chat_template_kwargs passes it to the template";
 
 constexpr RefusedField kRefused[] = {
     {"functions", "null", "not supported: use tools"},
@@ -120,8 +121,6 @@ constexpr RefusedField kRefused[] = {
     {"prediction"},
     {"web_search_options"},
     {"verbosity", "\"medium\""},
-    {"reasoning_effort", "null", kKwargsAdvice},
-    {"enable_thinking", "null", kKwargsAdvice},
     {"documents", "null", "not supported: put the documents into a message"},
     {"prompt_logprobs", "null", "not supported: a completion with echo and logprobs scores its prompt"},
     {"prompt_embeds"},

@@ -265,6 +265,7 @@ function take(turn, event) {
   }
   for (const choice of event.choices ?? []) {
     turn.answer += choice.delta.content ?? "";
+    turn.thought += choice.delta.reasoning_content ?? choice.delta.reasoning ?? "";
     turn.state = "answering";
     if (choice.kv_retrieval) turn.retrieval = choice.kv_retrieval;
     if (choice.kv_reads) turn.reads = choice.kv_reads;
@@ -276,8 +277,8 @@ function take(turn, event) {
 // is there is continued.
 async function answer(c, turn, goOn = false) {
   const before = {...turn}, controller = new AbortController(), start = performance.now();
-  Object.assign(turn, {answer: "", error: "", state: "waiting", finish: "", usage: null, retrieval: null, reads: null,
-                       progress: null, seconds: 0, partial: false, method: byId("method").value,
+  Object.assign(turn, {answer: "", thought: "", error: "", state: "waiting", finish: "", usage: null, retrieval: null,
+                       reads: null, progress: null, seconds: 0, partial: false, method: byId("method").value,
                        budget: byId("method").value === "full" ? undefined : numberIn("budget"),
                        system: c.system, document: c.document?.key ?? ""});
   running.set(c.id, {controller, turn, conversation: c});

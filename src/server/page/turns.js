@@ -35,6 +35,10 @@ class TurnView {
     this.root.className = "turn";
     this.question = element("div", turn.question);
     this.question.className = "question";
+    this.thought = element("details");
+    this.thought.className = "thought";
+    this.thoughtText = element("div");
+    this.thought.append(element("summary", "Thought"), this.thoughtText);
     this.answer = element("div");
     this.answer.className = "answer";
     this.progress = element("div");
@@ -44,7 +48,7 @@ class TurnView {
     this.problem.setAttribute("role", "alert");
     this.actions = element("div");
     this.actions.className = "actions";
-    this.root.append(this.question, this.answer, this.progress, this.problem, this.actions);
+    this.root.append(this.question, this.thought, this.answer, this.progress, this.problem, this.actions);
     this.update(false);
   }
 
@@ -56,7 +60,9 @@ class TurnView {
       this.answer.replaceChildren(...renderMarkdown(t.answer));
       this.shown = t.answer;
     }
-    this.showProgress(works && !t.answer);
+    this.thought.hidden = !t.thought;
+    if (t.thought && this.thoughtText.textContent !== t.thought) this.thoughtText.textContent = t.thought;
+    this.showProgress(works && !t.answer && !t.thought);
     this.showProblem();
     const key = [t.state, selected, t.answer !== ""].join();
     if (key !== this.key) this.showActions(works, selected);
@@ -113,7 +119,7 @@ class TurnView {
         setTimeout(() => { b.textContent = "Copy"; }, 1500);
       }));
     }
-    if (t.state === "cut") all.push(button("Continue", () => this.acts.goOn(t)));
+    if (t.state === "cut" && t.answer) all.push(button("Continue", () => this.acts.goOn(t)));
     if (!works) all.push(button(t.error ? "Retry" : "Regenerate", () => this.acts.regenerate(t)));
     if (!works && t.answer) {
       const reads = button("What it read", () => this.acts.select(t));

@@ -33,10 +33,11 @@ constexpr std::array<std::string_view, 17> kTurnMarkers = {"<|begin_of_text|>",
                                                            "<|eom_id|>"};
 
 // Tokens that always end a generation: a file names one end token, the model may use another.
-constexpr std::array<std::string_view, 11> kEndMarkers = {
-    "<|eot_id|>",    "<|eom_id|>", "<|end_of_text|>", "<|im_end|>",
-    "<|endoftext|>", "<|end|>",    "<end_of_turn>",   "<｜end▁of▁sentence｜>",
-    "<EOT>",         "<|return|>", "<|call|>"};
+constexpr std::array<std::string_view, 17> kEndMarkers = {
+    "<|eot_id|>",     "<|eom_id|>",    "<|end_of_text|>",       "<|im_end|>",      "<|endoftext|>",
+    "<|end|>",        "<end_of_turn>", "<｜end▁of▁sentence｜>", "<EOT>",           "<|return|>",
+    "<|call|>",       "<turn|>",       "<|tool_response>",      "<|observation|>", "<|calls|>",
+    "<|end_of_msg|>", "[e~["};
 
 template <std::size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, const std::string& token) {

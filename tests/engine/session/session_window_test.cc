@@ -105,7 +105,7 @@ TEST_F(SessionWindowTest, LayersBeyondThe64thKeepTheirWindow) {
   std::vector<Tokens> answers;
   for (const bool whole : {true, false}) {
     RunningModel here = model("", whole, config);
-    const RequestId id = here.engine->start(Origin::fresh(), turn(300, 5, here));
+    const RequestId id = here.engine->start(Origin{}, turn(300, 5, here));
     answers.push_back(answer(*here.engine));
     // 307 tokens are 10 pages of each layer and KV head; behind 20 + 64 tokens lie 7.
     EXPECT_EQ(here.engine->cache(id).n_blocks(), 88 * 2 * 10 - (whole ? 0 : 12 * 2 * 7));
