@@ -72,7 +72,7 @@ std::string host_note(const server::ServerOptions& o, bool ranks) {
   if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-host-gib: only with --enable-prefix-caching");
   if (ranks) fail(ErrorKind::kOption, "--kv-host-gib: only for a model in one process");
   const bool there = o.engine.device == Device::kCpu || o.engine.kv_store == KvResidency::kHost;
-  return there ? "--kv-host-gib: keys and values lie in host memory already; --kv-offloading-size is the room for them"
+  return there ? "--kv-host-gib: the KV cache is in host memory already; --kv-offloading-size is the room for them"
                : "";
 }
 

@@ -104,7 +104,7 @@ TEST(Run, StatisticsGoToStandardError) {
   EXPECT_EQ(o.out, "48213\n");
   EXPECT_THAT(o.err, StartsWith("prompt "));
   for (const char* part :
-       {"tokens/s", "answer ", "ended by the model", "memory ", "keys and values (bf16)", "2 threads", "context "})
+       {"tokens/s", "answer ", "ended by the model", "memory ", "KV cache (bf16)", "2 threads", "context "})
     EXPECT_THAT(o.err, HasSubstr(part));
 }
 
