@@ -268,7 +268,7 @@ void add_inspect(CLI::App& app, int& code) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command =
       app.add_subcommand("inspect", "Show what a checkpoint holds: model, tokenizer, tensors, metadata");
-  command->add_option("file", options->model.path, "GGUF file or Hugging Face folder");
+  command->add_option("file,-m,--model", options->model.path, "GGUF file or Hugging Face folder");
   add_hf_option(*command, options->model);
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
   command->add_flag("--tensors", options->tensors, "List every tensor: name, type, shape, bytes");
