@@ -150,6 +150,8 @@ class HfCheckpoint final : public Checkpoint {
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     quantisation_ = read_quant_config(config.ref());
+    if (quantisation_.method == QuantMethod::kNone && file_exists(folder / "hf_quant_config.json"))
+      quantisation_ = read_modelopt_config(read_json(folder / "hf_quant_config.json", kMaxConfigBytes).ref());
     config_.name = config.ref().string("_name_or_path", "");
     if (config_.name.empty()) config_.name = model_name(folder);
     for (const auto& [key, value] : config.json.items()) {

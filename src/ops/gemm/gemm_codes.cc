@@ -145,6 +145,8 @@ void CodesRows(const std::byte* prepared, std::int64_t m, const ConstTensorView&
       return codes_rows<BlockInt4>(prepared, m, w, begin, end, sums, stride);
     case DType::kInt8:
       return codes_rows<BlockInt8>(prepared, m, w, begin, end, sums, stride);
+    case DType::kNVFP4:
+      return codes_rows<BlockNVFP4>(prepared, m, w, begin, end, sums, stride);
     default:
       break;
   }

@@ -37,6 +37,7 @@ std::size_t element_bytes(DType type) {
     case DType::kFp8:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
       return 4;
     case DType::kF16:
     case DType::kBF16:

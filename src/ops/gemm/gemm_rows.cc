@@ -424,6 +424,7 @@ const RowsKernel& rows_kernel(DType weights) {
     case DType::kMXFP4:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
       return codes_rows_kernel();
     case DType::kFp8:
       return fp8_rows_kernel();

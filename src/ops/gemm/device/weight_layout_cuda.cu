@@ -47,7 +47,7 @@ __device__ __forceinline__ int code_of(const Block& b, int i) {
     const int r = i % 128;
     return (b.l[64 * (i / 128) + r % 64] >> (r < 64 ? 0 : 4) & 15) |
            (b.h[32 * (i / 128) + r % 32] >> (2 * (r / 32)) & 3) << 4;
-  } else if constexpr (std::is_same_v<Block, BlockIQ4_XS>) {
+  } else if constexpr (std::is_same_v<Block, BlockIQ4_XS> || std::is_same_v<Block, BlockNVFP4>) {
     return nibble_of(b.q + 16 * (i / 32), i % 32);
   } else {
     return nibble_of(b.q, i);
@@ -91,6 +91,9 @@ __device__ void put_scales(const Block* blocks, int n_blocks, int g, std::uint8_
         to[16 + j / 8 * 64 + g * 8 + j % 8] = static_cast<std::uint8_t>(scale + 128);
       }
     }
+  } else if constexpr (std::is_same_v<Block, BlockNVFP4>) {
+    words[g] = __float_as_uint(0.5f * blocks->d);  // as nvfp4_scale()
+    for (int j = 0; j < 16; ++j) to[32 + j / 8 * 64 + g * 8 + j % 8] = j / 4 < n_blocks ? blocks[j / 4].s[j % 4] : 0;
   } else if constexpr (std::is_same_v<Block, BlockFp8>) {
     for (int j = 0; j < 2; ++j) words[2 * g + j] = j < n_blocks ? __float_as_uint(blocks[j].d) : 0;
   } else {
@@ -132,15 +135,17 @@ MNEME_BLOCK(kQ6_K, BlockQ6_K, Q6KFormat)
 MNEME_BLOCK(kIQ4_NL, BlockIQ4_NL, Iq4NlFormat)
 MNEME_BLOCK(kIQ4_XS, BlockIQ4_XS, Iq4XsFormat)
 MNEME_BLOCK(kMXFP4, BlockMXFP4, Mxfp4Format)
+MNEME_BLOCK(kNVFP4, BlockNVFP4, Nvfp4Format)
 MNEME_BLOCK(kFp8, BlockFp8, Fp8Format)
 MNEME_BLOCK(kInt4, BlockInt4, Int4Format)
 MNEME_BLOCK(kInt8, BlockInt8, Int8Format)
 #undef MNEME_BLOCK
 
 template <typename Block>
-constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)  ? kSuperBlock
-                             : std::is_same_v<Block, BlockFp8> ? kFp8Block
-                                                               : kQuantBlock;
+constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)    ? kSuperBlock
+                             : std::is_same_v<Block, BlockFp8>   ? kFp8Block
+                             : std::is_same_v<Block, BlockNVFP4> ? kNvfp4Block
+                                                                 : kQuantBlock;
 
 // Rows that a kernel converts: [first, first + n) of a matrix with `chunks` chunks a row.
 struct RepackRows {
@@ -317,10 +322,12 @@ __global__ void fill_scales(std::int64_t chunks, std::byte* values, RandomScales
   if constexpr (F::kSlabs == 2) {
     if constexpr (F::kMinimum) {
       words[g] = half(s.scale / d) | half(-s.minimum / dmin) << 16;
+    } else if constexpr (F::kScale == Scale::kFloat16) {
+      words[g] = __float_as_uint(s.scale);
     } else {
       halves[g] = static_cast<std::uint16_t>(half(s.scale / d));
     }
-    constexpr int kHead = F::kMinimum ? 32 : 16, kSmall = F::kPer16 ? 8 : 4;
+    constexpr int kHead = F::kHeadBytes, kSmall = F::kPer16 ? 8 : 4;
     for (int slab = 0; slab < 2; ++slab)
       for (int j = 0; j < kSmall; ++j) {
         std::uint8_t* byte = to + kHead + slab * 8 * kSmall + g * kSmall + j;
@@ -329,6 +336,8 @@ __global__ void fill_scales(std::int64_t chunks, std::byte* values, RandomScales
         } else if constexpr (F::kMinimum) {
           *byte = static_cast<std::uint8_t>(s.small);
           byte[64] = static_cast<std::uint8_t>(s.small_min);
+        } else if constexpr (F::kScale == Scale::kFloat16) {
+          *byte = 0x38;  // 1 in e4m3
         } else {
           *byte = static_cast<std::uint8_t>(s.small + 128);
         }
@@ -434,6 +443,7 @@ void repack_cuda(const std::byte* blocks, std::int64_t first, std::int64_t n, co
     MNEME_REPACK(kIQ4_NL)
     MNEME_REPACK(kIQ4_XS)
     MNEME_REPACK(kMXFP4)
+    MNEME_REPACK(kNVFP4)
     MNEME_REPACK(kFp8)
     MNEME_REPACK(kInt4)
     MNEME_REPACK(kInt8)
