@@ -26,7 +26,7 @@ unsigned repack_all(const std::map<std::string, const SafetensorsTensor*>& tenso
   for (const auto& [name, t] : tensors) {
     const std::string base = name.substr(0, name.rfind('.'));
     for (const QuantMethod method :
-         {QuantMethod::kFp8, QuantMethod::kCompressedTensors, QuantMethod::kGptq, QuantMethod::kAwq}) {
+         {QuantMethod::kFp8, QuantMethod::kCompressedTensors, QuantMethod::kGptq, QuantMethod::kAwq, QuantMethod::kModelOpt}) {
       const QuantConfig config{.method = method, .name = "fuzz", .block = {128, 128}};
       const bool words = t->type == SafetensorsType::kI32;
       const bool gptq = method == QuantMethod::kGptq, awq = method == QuantMethod::kAwq;
