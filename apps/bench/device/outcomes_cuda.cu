@@ -31,7 +31,7 @@ __device__ std::uint32_t hash_random(std::uint32_t a, std::uint32_t b) {
 }
 
 // Whether the gate of this step at `at`, an index of its own, flags.
-__device__ bool flags(const Args& p, const RowOfSlots& r, std::int64_t at) {
+__device__ bool drawn_flag(const Args& p, const RowOfSlots& r, std::int64_t at) {
   const std::uint32_t random = hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at));
   return static_cast<float>(random >> 8) * 0x1p-24f < p.rates.correction;
 }
@@ -75,27 +75,26 @@ __device__ void put_ascending(const Walk& walk, int n, int k, std::uint32_t* mas
   __syncthreads();
 }
 
-// NaN flags and infinity does not, whatever the pool and the threshold.
+// Of a layer's gate, which the selection evaluates, the cosines: NaN flags and infinity does not, whatever the pool and
+// the threshold.
 __global__ void __launch_bounds__(kThreads) gates_kernel(Args p) {
   launch_dependents();
   grid_dependency_wait();
   const RowOfSlots r = row_at(p.s, p.rows, blockIdx.x);
   if (r.seq_slot < 0) return;
   const std::int64_t row = kept_index(p.s, p.slot_layer, r.seq_slot);
-  const int group = p.s.n_heads / p.s.n_kv_heads * p.s.shared;
-  for (int h = threadIdx.x; h < p.s.n_heads; h += kThreads) {
-    const std::int64_t at = r.plan.schedule == ScheduleKind::kBoundary
-                                ? row
-                                : slot_index(p.s, p.slot_layer, r.seq_slot, h / group * p.s.shared);
-    p.s.selection.cosine[row * p.s.n_heads + h] = flags(p, r, at) ? NAN : INFINITY;
+  if (r.plan.schedule == ScheduleKind::kBoundary) {
+    for (int h = threadIdx.x; h < p.s.n_heads; h += kThreads)
+      p.s.selection.cosine[row * p.s.n_heads + h] = drawn_flag(p, r, row) ? NAN : INFINITY;
+    return;
   }
+  const auto index = [&](int kv_head) { return slot_index(p.s, p.slot_layer, r.seq_slot, kv_head); };
+  for (int h = threadIdx.x; h < p.s.n_kv_heads; h += kThreads)
+    p.s.selection.flags[index(h)] = drawn_flag(p, r, index(h / p.s.shared * p.s.shared)) ? 1 : 0;
 }
 
 // Whether the row's KV heads selected, or may have: those that did not read nothing of what is overwritten.
 __device__ bool selected(const Args& p, const RowOfSlots& r, SelectWhen when) {
-  if (r.plan.schedule == ScheduleKind::kBoundary)
-    return when == SelectWhen::kNow &&
-           __ldcg(&p.s.selection.kept[kept_index(p.s, p.slot_layer, r.seq_slot)].made_now) != 0;
   return selects(r, when, r.sparse && any_needs_now(p.s, r, p.slot_layer));
 }
 
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(Args p, SelectWhen 
   if (r.seq_slot < 0 || !r.sparse || r.plan.schedule == ScheduleKind::kNone) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
   if (p.rates.correction >= 0 && when == SelectWhen::kNow && by_mass(r) && !p.listed && threadIdx.x == 0)
-    p.s.selection.mass[index] = flags(p, r, index) ? INFINITY : -1.0f;
+    p.s.selection.flags[index] = drawn_flag(p, r, index) ? 1 : 0;
   if (p.rates.turnover < 0 || !selected(p, r, when)) return;
   const int n = p.s.selection.n[static_cast<int>(when)][index];
   std::int32_t* ids = p.s.selection.ids[static_cast<int>(when)] + index * p.s.max_listed;

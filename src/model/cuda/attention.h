@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "src/kv/append/append_cuda.h"
 #include "src/model/cuda/attention_streams.h"
 #include "src/model/cuda/audit.h"
 #include "src/model/cuda/blocks.h"
@@ -26,7 +27,6 @@
 #include "src/model/cuda/windows.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/attention/prefill/prefill_attention_cuda.h"
-#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 

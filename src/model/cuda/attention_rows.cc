@@ -69,7 +69,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
   qkv.local = r.local(layer, rows.seq_slots + who.first);
   const bool selects = r.slot_layer(layer) >= 0;
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  if (selects) r.before_gates(layer, slot_rows(rows, who.first, who.n), tables_->tables(), context);
+  if (selects) r.after_append(layer, slot_rows(rows, who.first, who.n), tables_->tables(), context);
   m.lap(StepPhase::kAppend, stream);
   if (r.two_parts() && (selects || r.pre_rope_keys())) {
     remapped_rows(layer, who, a, rows, m, context, stream);

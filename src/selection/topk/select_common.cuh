@@ -7,23 +7,24 @@
 
 #include "src/cuda/cluster.cuh"
 #include "src/offload/device_cache_cuda.cuh"
+#include "src/selection/gate/gate_cuda.cuh"
 
 namespace mneme::cuda {
 
 constexpr int kSelectThreads = 256, kSelectWarps = kSelectThreads / kWarp;
 constexpr int kMaxSelectBlocks = 16;  // per cluster
 
-// Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. For kept selections, the
-// cluster's first block of the first KV head records what the step does.
+// Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. The gate of a layer
+// (ScheduleKind::kBoundary) is evaluated here, and published by the first KV head's first block.
 __device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
                                             bool first_block) {
   if (r.seq_slot < 0) return false;
   if (r.plan.schedule != ScheduleKind::kBoundary)
     return selects(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
-  const KeptStep k = kept_step(s, r, layer);
-  if (first_block && kv_head == 0 && threadIdx.x < kWarp) record_kept_step(s, r, layer, k);
-  if (first_block) keep_queries(s, r, layer, kv_head, k);
-  return k.makes;
+  const LayerGate gate = gate_layer(s, r, layer);
+  if (first_block && kv_head == 0 && threadIdx.x < kWarp) publish_layer_gate(s, r, layer, gate);
+  if (first_block) keep_queries(s, r, layer, kv_head, gate);
+  return gate.selects;
 }
 
 // What a KV head selects from: units first .. first + n - 1 of `each` ids, their tokens or one.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/selection/gate/gate_cuda.cuh"
 #include "src/selection/topk/token_lists_cuda.cuh"
 #include "src/selection/topk/token_mass_cuda.cuh"
 #include "src/selection/topk/topk_marks.cuh"
@@ -82,7 +83,7 @@ struct Block {
   std::int64_t index;
 
   __device__ __forceinline__ bool needed() const { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); }
-  // Called by the first warp or by all; the block sees it after its next barrier.
+  // Reads the KV head's flag. Called by the first warp or by all; the block sees it after its next barrier.
   __device__ __forceinline__ void read_gate() {
     const bool now = needed();
     if (threadIdx.x == 0) sel.flagged = now;
@@ -116,8 +117,8 @@ struct Block {
   // A pass that selects nothing.
   __device__ __forceinline__ void skip_pass(int pass) {
     const RowInfo& info = sel.info;
-    if (pass > 0 || !info.speculative) return;
-    if (info.by_mass && team.rank == 0 && threadIdx.x == 0) p.s.selection.mass[index] = 0;
+    if (kSelectPasses == SelectPasses::kNext || pass > 0 || !info.speculative) return;
+    if (info.by_mass && threadIdx.x == 0) publish_mass_gate(p.s, p.s.plans[info.seq_slot].gate, index, 0);
     __syncthreads();
     read_gate();
     __syncthreads();
@@ -237,8 +238,9 @@ struct Block {
     return t.first();
   }
 
-  // Share of this step's selection that the speculative selection lacks, to DeviceCache::mass; then the gate.
-  __device__ __forceinline__ void compute_missing_mass(const Pass& a) {
+  // Evaluates a gate by missing mass: the share that is in this step's selection and that the speculative selection
+  // lacks.
+  __device__ __forceinline__ void gate_by_mass(const Pass& a) {
     const int tid = threadIdx.x;
     const std::int32_t* speculative = p.s.selection.ids[1] + index * p.s.max_listed;
     const int n_speculative = min(__ldcg(p.s.selection.n[1] + index), p.s.max_listed), from = sel.info.base + a.begin;
@@ -256,7 +258,8 @@ struct Block {
       put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
     }
     cluster_sync();
-    if (tid == 0) p.s.selection.mass[index] = missing_mass(sel.of_blocks, team.blocks);  // equal in every block
+    if (tid == 0)  // equal in every block
+      publish_mass_gate(p.s, p.s.plans[sel.info.seq_slot].gate, index, missing_mass(sel.of_blocks, team.blocks));
     __syncthreads();
     read_gate();
   }
@@ -314,7 +317,8 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
     const topk::Threshold border = block.find_border(a, bins, pass);
     block.take_certain(a, bins, border);
     const int first = block.take_rivals(a, bins, border);
-    if (info.by_mass && !a.next) block.compute_missing_mass(a);
+    if constexpr (kSelectPasses != SelectPasses::kNext)
+      if (info.by_mass && !a.next) block.gate_by_mass(a);
     block.write_selected(a, first);
   }
   if constexpr (kLists)

@@ -108,8 +108,8 @@ class CudaRetrieval : public RetrievalState {
   KeyRing local(std::int32_t layer, const std::int32_t* seq_slots) const {
     return local_ ? local_->ring(layer, seq_slots) : KeyRing{};
   }
-  // Once the rows' queries are stored: StepObserver::before_gates, where a plan has a gate.
-  void before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
+  // Once the rows' queries are stored: StepObserver::after_append, where a plan has a gate.
+  void after_append(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // shares_scores(): there are two buffers of scores, used alternately; each is free once the selection for the next step
