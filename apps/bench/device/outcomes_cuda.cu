@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {

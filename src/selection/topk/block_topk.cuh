@@ -2,7 +2,7 @@
 // (missing_mass() of group_pool.h), ids.
 #pragma once
 
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme::cuda {

@@ -1,10 +1,10 @@
-// Selects units that are lists, structured as the selection of pages (select_common.cuh), but units have sizes. The
+// Selects units that are lists, structured as the selection of pages (select_skeleton.cuh), but units have sizes. The
 // first thread block finds the score above which units have as many tokens as are wanted, in a histogram that counts
 // tokens; sorts the candidates, and writes members.
 #include <algorithm>
 
 #include "src/offload/list_dim.cuh"
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
@@ -50,27 +50,6 @@ struct CentroidQueries : QueryRows<T, kDim, kWide> {
     }
   }
 };
-
-template <typename T, int kDim, bool kWide>
-__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
-                                            ClusterSums& of_cluster) {
-  const std::byte* centroids =
-      p.s.index.lists.centroids + (at.index * p.s.index.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
-  const std::int32_t* ends = p.s.index.lists.ends + at.index * p.s.index.lists.max_units + at.begin;
-  const bool by_size = plan.scores.by_size;
-  CentroidQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
-               p.s.head_dim);
-  score_units<2, kWide>(
-      p, plan, at, scores, of_cluster,
-      [&](float(&s)[4], int first) {
-        queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
-      },
-      [&](int u, float v) {
-        if (!by_size) return v;
-        return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / plan.scores.alpha;
-      });
-}
 
 // ---- the best units
 
@@ -212,40 +191,78 @@ __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share&
   __syncthreads();
 }
 
+// Lists by their centroids, for select_items().
+template <typename T, int kDim, bool kWide>
+struct ListIndex {
+  const Args& p;
+  std::uint32_t* keys;
+  std::uint16_t* sizes;  // of all units, in the first block
+  void* rest;            // shared memory behind them
+  float* scores;
+  Ranker& ranker;
+  ClusterSums& sums;
+  // Of the item.
+  RowOfSlots row;
+  int kv_head;
+  std::int64_t index;
+
+  __device__ __forceinline__ int rank() const { return blockIdx.x % p.blocks; }
+
+  __device__ __forceinline__ void prefetch() {}
+  __device__ __forceinline__ bool takes(int item) {
+    row = row_at(p.s, p.rows, item / p.s.n_kv_heads);
+    kv_head = item % p.s.n_kv_heads;
+    if (!selects_now(p.s, row, p.layer, kv_head, rank() == 0)) return false;
+    index = slot_index(p.s, p.layer, row.seq_slot, kv_head);
+    return true;
+  }
+  __device__ __forceinline__ Share share() const {
+    return share_of(row.seq_slot, kv_head, index, __ldcg(p.s.index.lists.n_units + index), rank(), p.blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
+    const UnitLists& lists = p.s.index.lists;
+    const std::byte* centroids = lists.centroids + (at.index * lists.max_units + at.begin) * (std::int64_t{2} * kDim);
+    const std::int32_t* ends = lists.ends + at.index * lists.max_units + at.begin;
+    const SelectionPlan& plan = row.plan;
+    const bool by_size = plan.scores.by_size;
+    CentroidQueries<T, kDim, kWide> queries;
+    queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
+                 p.s.head_dim);
+    score_units<2, kWide>(
+        p, plan, at, scores, sums,
+        [&](float(&s)[4], int first) {
+          queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
+        },
+        [&](int u, float v) {
+          if (!by_size) return v;
+          return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / plan.scores.alpha;
+        });
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    const std::int32_t* ends = p.s.index.lists.ends + index * p.s.index.lists.max_units;
+    if (at.rank == 0)
+      for (int u = threadIdx.x; u < at.n; u += kThreads)
+        sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
+    pool_cluster<kWide>(p, row.plan, at, scores, sums, keys, ranker);
+  }
+  __device__ __forceinline__ void mark(const Share& at) {
+    write_selection(p, row, at, blockIdx.x / p.blocks, keys, sizes, rest, ranker);
+  }
+};
+
 template <typename T, int kDim, bool kWide>
 __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
-  cluster_begin();
-  launch_dependents();
-  grid_dependency_wait();
-  cluster_begun();
-  const int tid = threadIdx.x, heads = p.s.n_kv_heads, rank = blockIdx.x % p.blocks;
-  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   auto* sizes = reinterpret_cast<std::uint16_t*>(keys + n_keys);
   void* rest = sizes + n_keys;
   float* scores = p.scores == nullptr ? static_cast<float*>(rest)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster is in use
-  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
-    const RowOfSlots r = row_at(p.s, p.rows, item / heads);
-    const int kv_head = item % heads;
-    if (!selects_now(p.s, r, p.layer, kv_head, rank == 0)) continue;
-    const std::int64_t index = slot_index(p.s, p.layer, r.seq_slot, kv_head);
-    const Share at = share_of(r.seq_slot, kv_head, index, __ldcg(p.s.index.lists.n_units + index), rank, p.blocks);
-    if (used) cluster_sync();  // the first block has ranked
-    used = true;
-
-    if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide>(p, r.plan, at, scores, sums);
-    const std::int32_t* ends = p.s.index.lists.ends + index * p.s.index.lists.max_units;
-    if (rank == 0)
-      for (int u = tid; u < at.n; u += kThreads)
-        sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
-    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
-    if (rank == 0) write_selection(p, r, at, cluster, keys, sizes, rest, ranker);
-  }
+  ListIndex<T, kDim, kWide> index{p, keys, sizes, rest, scores, ranker, sums};
+  select_items(index, p.rows.n * p.s.n_kv_heads, p.blocks);
 }
 
 // Memory of a thread block: keys and sizes of all units of a KV head, then scores of its share, or the sorted

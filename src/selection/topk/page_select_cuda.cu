@@ -91,20 +91,6 @@ struct BoxQueries : QueryRows<T, kDim, kWide> {
   }
 };
 
-template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, int first_page, const Share& at,
-                                            float* scores, ClusterSums& of_cluster) {
-  const std::byte* boxes = p.boxes + (at.index * p.max_boxes + first_page + at.begin) * (4 * kDim);
-  BoxQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * kDim, p.group, kDim);
-  score_units<1, kWide>(
-      p, plan, at, scores, of_cluster,
-      [&](float(&s)[4], int first) {
-        queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
-      },
-      [](int, float v) { return v; });
-}
-
 // Boxes of a KV head: of UnitIndexes::boxes, or of UnitEntries.
 int boxes_of(const DeviceCache& s, bool of_entries) {
   return of_entries ? s.index.entries.most : s.max_pages;
@@ -130,50 +116,73 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
 #endif
 }
 
+// Pages by their boxes, for select_items().
+template <typename T, int kDim, bool kWide, SelectWhen kWhen>
+struct PageIndex {
+  const Args& p;
+  std::uint32_t* keys;
+  float* scores;
+  Ranker& ranker;
+  ClusterSums& sums;
+  // Of the item.
+  RowOfSlots first, row;  // first: the cluster's first item's
+  Candidates all;
+  int kv_head;
+
+  static constexpr bool kNow = kWhen == SelectWhen::kNow;
+  __device__ __forceinline__ int cluster() const { return blockIdx.x / p.blocks; }
+  __device__ __forceinline__ int rank() const { return blockIdx.x % p.blocks; }
+
+  __device__ __forceinline__ void prefetch() {
+    if constexpr (!kNow) return;
+    first = row_at(p.s, p.rows, cluster() / p.s.n_kv_heads);
+    ask_for_boxes(p, first, cluster() % p.s.n_kv_heads, rank());
+  }
+  __device__ __forceinline__ bool takes(int item) {
+    kv_head = item % p.s.n_kv_heads;
+    row = kNow && item == cluster() ? first : row_at(p.s, p.rows, item / p.s.n_kv_heads);
+    if (row.sparse && row.plan.scores.own_arrays == p.of_entries) return false;
+    if constexpr (kNow) {
+      if (!selects_now(p.s, row, p.layer, kv_head, rank() == 0)) return false;
+    } else {
+      if (!row.sparse || !selects(row, p.when, any_needs_now(p.s, row, p.layer))) return false;
+    }
+    all = candidates_of(row.plan, row.length + (kNow ? 0 : 1));
+    return all.n_select > 0;
+  }
+  __device__ __forceinline__ Share share() const {
+    return share_of(row.seq_slot, kv_head, slot_index(p.s, p.layer, row.seq_slot, kv_head), all.n, rank(), p.blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
+    const std::byte* boxes = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * (4 * kDim);
+    BoxQueries<T, kDim, kWide> queries;
+    queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * kDim, p.group, kDim);
+    score_units<1, kWide>(
+        p, row.plan, at, scores, sums,
+        [&](float(&s)[4], int from) { queries.template score<kNow ? 2 : 1>(s, boxes + from * 4 * kDim); },
+        [](int, float v) { return v; });
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    pool_cluster<kWide>(p, row.plan, at, scores, sums, keys, ranker);
+  }
+  __device__ __forceinline__ void mark(const Share& at) {
+    std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
+    write_units(p.s, row.plan, kWhen, {all, at.index}, keys,
+                all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster()) * p.s.max_listed, ranker);
+  }
+};
+
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
-  cluster_begin();
-  launch_dependents();
-  const int heads = p.s.n_kv_heads;
-  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
-  RowOfSlots first;
-  if constexpr (kWhen == SelectWhen::kNow) {
-    first = row_at(p.s, p.rows, cluster / heads);
-    ask_for_boxes(p, first, cluster % heads, blockIdx.x % p.blocks);
-  }
-  grid_dependency_wait();
-  cluster_begun();
   float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster is in use
-  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
-    const bool has = kWhen == SelectWhen::kNow && item == cluster;
-    const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
-    if (r.sparse && r.plan.scores.own_arrays == p.of_entries) continue;
-    if constexpr (kWhen == SelectWhen::kNow) {
-      if (!selects_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
-    } else {
-      if (!r.sparse || !selects(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
-    }
-    const Candidates all = candidates_of(r.plan, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
-    if (all.n_select == 0) continue;
-    const int kv_head = item % heads;
-    const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n,
-                              blockIdx.x % p.blocks, p.blocks);
-    if (used) cluster_sync();  // the first block has ranked
-    used = true;
-
-    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide, kWhen>(p, r.plan, all.first, at, scores, sums);
-    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
-    if (at.rank > 0) continue;
-    std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
-    write_units(p.s, r.plan, kWhen, {all, at.index}, keys,
-                all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed, ranker);
-  }
+  PageIndex<T, kDim, kWide, kWhen> index{p, keys, scores, ranker, sums};
+  select_items(index, p.rows.n * p.s.n_kv_heads, p.blocks);
 }
 
 struct Layout {

@@ -3,7 +3,7 @@
 
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/summary/sketch.h"
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme::cuda {

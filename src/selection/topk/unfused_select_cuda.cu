@@ -212,28 +212,46 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   write_selection<kMaxGroup>(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
 }
 
+// Units of any index, whose scores are in device memory, for select_own_item().
+struct ScoredUnits {
+  const UnfusedArgs& p;
+  int blocks;
+  std::uint32_t* keys;
+  ClusterRank& shared;
+  RowOfSlots row;
+  Item item;
+
+  __device__ __forceinline__ int number() const { return static_cast<int>(blockIdx.x) / blocks; }
+  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % blocks; }
+  __device__ __forceinline__ ClusterArgs cluster() const { return {item.n_scored, blocks, p.width}; }
+
+  __device__ __forceinline__ void prefetch() { row = row_of(p, number()); }
+  __device__ __forceinline__ bool takes(int) { return item_at(p, row, number(), rank() == 0, item); }
+  __device__ __forceinline__ Share share() const {
+    return share_of(item.seq_slot, item.kv_head, item.index, item.n, rank(), blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (pools_logs(item.plan.scores.pool)) sum_share(item, cluster(), at, item.scores + at.begin, shared.of_warps);
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    const float* scores = item.scores + at.begin;
+    item.n_scored <= 4 ? pool_with_fixed<4>(item, cluster(), at, scores, keys, shared)
+                       : pool_with_fixed<kMaxGroup>(item, cluster(), at, scores, keys, shared);
+  }
+  __device__ __forceinline__ void mark(const Share&) {
+    std::int32_t* units = p.units + static_cast<std::int64_t>(number()) * p.s.max_listed;
+    item.n_scored <= 4 ? mark_units<4>(p, item, keys, units, shared)
+                       : mark_units<kMaxGroup>(p, item, keys, units, shared);
+  }
+};
+
 // Where the keys of a KV head fit in shared memory.
 __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int blocks) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the KV head, in the cluster's first block
   __shared__ ClusterRank shared;
-  cluster_begin();
-  launch_dependents();
-  const int number = static_cast<int>(blockIdx.x) / blocks, rank = static_cast<int>(blockIdx.x) % blocks;
-  const RowOfSlots row = row_of(p, number);
-  grid_dependency_wait();
-  cluster_begun();
-  Item item;
-  if (!item_at(p, row, number, rank == 0, item)) return;
-  const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, blocks);
-  const ClusterArgs cluster{item.n_scored, blocks, p.width};
-  std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
-  const float* scores = item.scores + at.begin;
-  if (pools_logs(item.plan.scores.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
-  if (item.n_scored <= 4) {
-    rank_share<4>(p, item, cluster, at, scores, keys, units, shared);
-  } else {
-    rank_share<kMaxGroup>(p, item, cluster, at, scores, keys, units, shared);
-  }
+  ScoredUnits index{p, blocks, keys, shared};
+  select_own_item(index, blocks);
 }
 
 // ---- one selection for all KV heads of a layer (SelectScope::kLayer): each pools its units to keys, and the keys of

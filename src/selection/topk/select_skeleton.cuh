@@ -1,6 +1,26 @@
-// Shared parts of the selection of pages and of lists: a cluster of thread blocks takes one KV head of a row, each
-// block scores a share of the units, the blocks exchange their parts of the heads' log-sum-exps, pool, and write their
-// keys to the shared memory of the cluster's first block, which ranks them.
+// One selection, into which indexes plug: a cluster of thread blocks takes one KV head of a row after another.
+//
+//   score  each thread block scores a share of the units
+//   pool   the blocks exchange their parts of the heads' log-sum-exps, pool their shares, and write keys to the shared
+//          memory of the cluster's first block
+//   rank   the first block finds the best (block_topk.cuh), and weighs them for a gate by missing mass
+//   mark   it writes their ids in order
+//
+// select_item() is the order, an index has the hooks:
+//
+//   void prefetch()       what does not depend on the kernel before, while that still runs
+//   bool takes(int item)  whether the gate, and the rules of the row, let it select for this (row, KV head)
+//   Share share()         the thread block's share of the units
+//   void score(at)        scores of the share, and the warps' parts of log-sum-exps
+//   bool pools()          false: scores went to device memory, and another kernel goes on with them
+//   void pool(at)         keys of the share, in the first block
+//   void mark(at)         rank and mark, by the first block
+//
+// Boxes of pages (page_select_cuda.cu), lists (list_select_cuda.cu), sketches (sketch/sketch_pages_cuda.cu) and the
+// scores of any other index in device memory (unfused_select_cuda.cu) are such indexes. Two selections are built
+// otherwise, of the same top-k: tokens (token_select_cuda.cu), whose keys do not fit one thread block, so that all of
+// the cluster rank their shares; and layers (../layer/layer_select_cuda.cu), with one score for all heads, hence no
+// pool, and layers that share a budget.
 #pragma once
 
 #include <type_traits>
@@ -262,6 +282,42 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan&
   } else {
     pool_share<8>(p, plan, at, scores, s.lse, keys, bounds);
   }
+}
+
+template <typename Index>
+__device__ __forceinline__ void begin_selection(Index& index) {
+  cluster_begin();
+  launch_dependents();
+  index.prefetch();
+  grid_dependency_wait();
+  cluster_begun();
+}
+// Returns whether the item uses the cluster's shared memory. again: an item before it did.
+template <typename Index>
+__device__ __forceinline__ bool select_item(Index& index, int item, bool again) {
+  if (!index.takes(item)) return false;
+  const Share at = index.share();
+  if (again) cluster_sync();  // the first block has ranked
+  index.score(at);
+  if (!index.pools()) return true;
+  index.pool(at);
+  if (at.rank == 0) index.mark(at);
+  return true;
+}
+// The kernel of a grid that has as many clusters of `blocks` thread blocks as items, or fewer; and of one with a cluster
+// for each item, without the loop, which took 48 registers more of the unfused selection.
+template <typename Index>
+__device__ __forceinline__ void select_items(Index& index, int n_items, int blocks) {
+  begin_selection(index);
+  const int n_clusters = gridDim.x / blocks;
+  bool used = false;
+  for (int item = blockIdx.x / blocks; item < n_items; item += n_clusters)
+    if (select_item(index, item, used)) used = true;
+}
+template <typename Index>
+__device__ __forceinline__ void select_own_item(Index& index, int blocks) {
+  begin_selection(index);
+  select_item(index, blockIdx.x / blocks, false);
 }
 
 // Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.
