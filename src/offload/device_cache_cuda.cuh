@@ -71,14 +71,14 @@ __device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const
 constexpr int kMaxSlotGroup = 16;  // query heads of a KV head
 
 // A row of slots returned by of_layer().
-struct RowOfSlots {
+struct SlotRow {
   SelectionPlan plan;
   int seq_slot, length, reset_bits;
   bool reset;
   bool sparse;  // the row selects, or attends a window only
 };
-__device__ __forceinline__ RowOfSlots row_at(const DeviceCache& s, const SlotRows& rows, int row) {
-  RowOfSlots r;
+__device__ __forceinline__ SlotRow row_at(const DeviceCache& s, const SlotRows& rows, int row) {
+  SlotRow r;
   r.seq_slot = rows.seq_slots[row], r.length = rows.lengths[row];
   r.sparse = false;
   if (r.seq_slot < 0) return r;
@@ -92,7 +92,7 @@ __device__ __forceinline__ RowOfSlots row_at(const DeviceCache& s, const SlotRow
 // One thread. Where tokens have no cache slots and the step attends a speculative selection: lists the step's own token
 // last.
 __device__ __forceinline__ void list_newest(const DeviceCache& s, const KvTables& pages, int layer, int slot_layer,
-                                            const RowOfSlots& r, int kv_head) {
+                                            const SlotRow& r, int kv_head) {
   const PageRegion region = page_region(r.plan, r.length);
   const int last = region.first + region.n_select + region.stop - region.window - 1;
   s.slots.listed[slot_index(s, slot_layer, r.seq_slot, kv_head) * s.max_listed + last] =
@@ -106,20 +106,20 @@ __device__ __forceinline__ void add_count(std::uint64_t& to, int n) {
 __device__ __forceinline__ bool by_mass(const SelectionPlan& r) {
   return r.schedule == ScheduleKind::kSpeculative && r.gate.kind == GateKind::kMass;
 }
-__device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
+__device__ __forceinline__ bool by_mass(const SlotRow& r) {
   return by_mass(r.plan);
 }
 
 // Whether a KV head attends a selection made with this step's query. Where a gate decides, it reads the flag that the
 // gate has published (src/selection/gate/gate_cuda.cuh says when).
-__device__ __forceinline__ bool needs_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
+__device__ __forceinline__ bool needs_now(const DeviceCache& s, const SlotRow& r, int layer, int kv_head) {
   if (!r.sparse || r.plan.schedule == ScheduleKind::kNone) return false;
   if (r.plan.schedule == ScheduleKind::kEveryStep || r.reset) return true;
   return __ldcg(s.selection.flags + slot_index(s, layer, r.seq_slot, kv_head)) != 0;
 }
 // Whether this step's query is scored: some KV head needs it, or the gate will weigh what it selects. Called by a whole
 // warp, one lane per head, so that the loads overlap.
-__device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfSlots& r, int layer) {
+__device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const SlotRow& r, int layer) {
   if (by_mass(r)) return r.sparse;
   bool any = false;
   for (int first = 0; first < s.n_kv_heads; first += kWarp) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfS
 }
 
 // Whether select_pages_cuda ranks a row, given whether some KV head needs a selection now.
-__device__ __forceinline__ bool selects(const RowOfSlots& r, SelectWhen when, bool any_now) {
+__device__ __forceinline__ bool selects(const SlotRow& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
   return r.plan.schedule == ScheduleKind::kSpeculative && !(any_now && same_region(r.plan, r.length, r.length + 1));

@@ -306,7 +306,7 @@ __device__ __forceinline__ void store_codes(const StoreArgs& a, const StoredHead
   const bool pre_rope = a.rows.pre_rope_keys;
   const float by = pre_rope && !h.is_v ? a.rows.key_scale : 1.0f;
   const float* const behind = a.rows.norm_behind ? norm_weight(a, h) : nullptr;
-  const CodeRow<kMaxPairs> codes{a.tables.codes, a.tables.head_dim, h.is_v, a.rows.neighbours, v.x, v.y};
+  const CodePairs<kMaxPairs> codes{a.tables.codes, a.tables.head_dim, h.is_v, a.rows.neighbours, v.x, v.y};
   const auto rotate = [&] {
     for_pairs(a, [&](int i, int pair, int first, int second) {
       const float2 after = rotated(a, a.rows.angles, h.row, pair, v.x[i], v.y[i]);

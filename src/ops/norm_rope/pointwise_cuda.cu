@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int k = kWarp / 2; k > 0; k /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, k));
-    const RowScale s = row_scale(codes, largest);
+    const CodeScale s = row_scale(codes, largest);
     std::byte* token = out + row / 2 * kv_token_bytes(codes, d);
     const int part = static_cast<int>(row % 2);
 #pragma unroll

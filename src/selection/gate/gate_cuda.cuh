@@ -64,7 +64,7 @@ struct LayerGate {
   bool selects;       // the layer selects with this step's query
 };
 // Called by a whole warp, before the step's recall_units_cuda.
-__device__ __forceinline__ LayerGate gate_layer(const DeviceCache& s, const RowOfSlots& r, int layer) {
+__device__ __forceinline__ LayerGate gate_layer(const DeviceCache& s, const SlotRow& r, int layer) {
   const std::int64_t at = kept_index(s, layer, r.seq_slot);
   LayerGate gate;
   gate.asked = (r.reset_bits & kNoQuery) == 0;
@@ -86,7 +86,7 @@ __device__ __forceinline__ LayerGate gate_layer(const DeviceCache& s, const RowO
   return gate;
 }
 // Publishes and counts. One warp per launch, row and layer.
-__device__ __forceinline__ void publish_layer_gate(const DeviceCache& s, const RowOfSlots& r, int layer,
+__device__ __forceinline__ void publish_layer_gate(const DeviceCache& s, const SlotRow& r, int layer,
                                                    const LayerGate& gate) {
   const int lane = threadIdx.x % kWarp;
   for (int h = lane; h < s.n_kv_heads; h += kWarp)
@@ -100,7 +100,7 @@ __device__ __forceinline__ void publish_layer_gate(const DeviceCache& s, const R
 }
 // Stores the queries that the gate will compare with, where these are the last selection's. One thread block per KV
 // head.
-__device__ __forceinline__ void keep_queries(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
+__device__ __forceinline__ void keep_queries(const DeviceCache& s, const SlotRow& r, int layer, int kv_head,
                                              const LayerGate& gate) {
   if (s.selection.asked_q == nullptr || r.plan.gate.reference == GateReference::kPrevious ||
       !(gate.selects || !r.sparse))

@@ -16,7 +16,7 @@ constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
 constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
-struct Args {
+struct ListArgs {
   DeviceCache s;
   SlotRows rows;
   int layer, group;
@@ -28,9 +28,9 @@ struct Args {
 
 // Dot products with centroids directly from device memory, as BoxQueries of page_select_cuda.cu.
 template <typename T, int kDim, bool kWide>
-struct CentroidQueries : QueryRows<T, kDim, kWide> {
-  using QueryRows<T, kDim, kWide>::kChunks;
-  using QueryRows<T, kDim, kWide>::q;
+struct CentroidQueries : QueryTiles<T, kDim, kWide> {
+  using QueryTiles<T, kDim, kWide>::kChunks;
+  using QueryTiles<T, kDim, kWide>::q;
 
   // s = dot products of the queries with centroid g of the eight at `centroids`, of which n are valid.
   __device__ __forceinline__ void score(float (&s)[4], const std::byte* centroids, int n) const {
@@ -174,7 +174,7 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
 
 // Writes the selection of a KV head whose keys are in shared memory; one thread block.
 //   sizes  of all units; rest: shared memory behind them
-__device__ void write_selection(const Args& p, const RowOfSlots& r, const Share& at, int cluster, std::uint32_t* keys,
+__device__ void write_selection(const ListArgs& p, const SlotRow& r, const Share& at, int cluster, std::uint32_t* keys,
                                 const std::uint16_t* sizes, void* rest, Ranker& ranker) {
   const PageRegion region = region_of(p.s, r.plan, p.layer, r.seq_slot, r.length);
   const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.plan.region.n_select));
@@ -194,7 +194,7 @@ __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share&
 // Lists by their centroids, for select_items().
 template <typename T, int kDim, bool kWide>
 struct ListIndex {
-  const Args& p;
+  const ListArgs& p;
   std::uint32_t* keys;
   std::uint16_t* sizes;  // of all units, in the first block
   void* rest;            // shared memory behind them
@@ -202,7 +202,7 @@ struct ListIndex {
   Ranker& ranker;
   ClusterSums& sums;
   // Of the item.
-  RowOfSlots row;
+  SlotRow row;
   int kv_head;
   std::int64_t index;
 
@@ -253,7 +253,7 @@ struct ListIndex {
 };
 
 template <typename T, int kDim, bool kWide>
-__global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
+__global__ void __launch_bounds__(kThreads, 2) select_kernel(ListArgs p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
@@ -293,7 +293,7 @@ struct Layout {
 };
 
 template <typename T, int kDim, bool kWide>
-void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+void run_as(ListArgs args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = select_kernel<T, kDim, kWide>;
   static const int most = [&] {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::most_shared()),
@@ -314,7 +314,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
 }
 
 template <typename T, int kDim>
-void run(const Args& args, std::byte* scratch, const CudaContext& context) {
+void run(const ListArgs& args, std::byte* scratch, const CudaContext& context) {
   args.group > 8 ? run_as<T, kDim, true>(args, scratch, context) : run_as<T, kDim, false>(args, scratch, context);
 }
 
@@ -331,7 +331,7 @@ std::size_t select_lists_scratch_bytes(const DeviceCache& s, std::int32_t n_rows
 void select_lists_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
                        const CudaContext& context) {
   if (c.rows.n == 0) return;
-  Args a{};
+  ListArgs a{};
   a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.layer = slot_layer;

@@ -23,7 +23,7 @@ constexpr int kMaxBlocks = kMaxSelectBlocks;
 static_assert(kThreads == kRankThreads);
 constexpr int kStaticShared = 9 << 10;
 
-struct Args {
+struct PageArgs {
   DeviceCache s;
   SlotRows rows;
   SelectWhen when;
@@ -55,9 +55,9 @@ __device__ __forceinline__ std::uint32_t half_of<__half>(std::uint32_t v, bool p
 
 // Dot products with boxes, directly from device memory.
 template <typename T, int kDim, bool kWide>
-struct BoxQueries : QueryRows<T, kDim, kWide> {
-  using QueryRows<T, kDim, kWide>::kChunks;
-  using QueryRows<T, kDim, kWide>::q;
+struct BoxQueries : QueryTiles<T, kDim, kWide> {
+  using QueryTiles<T, kDim, kWide>::kChunks;
+  using QueryTiles<T, kDim, kWide>::q;
 
   // s = the queries' bounds on box g of the eight at `boxes`: [q+ | q-] . [hi | lo]. Reads all eight, valid or not: the
   // array of boxes is padded at its end.
@@ -101,7 +101,7 @@ std::size_t key_bytes(const DeviceCache& s, bool of_entries) {
 
 // Prefetches the boxes of a block's share to L2 while the preceding kernel runs: candidate pages are complete, and so
 // are their boxes. Rows with speculative selection read them in any case, here or concurrently with the step.
-__device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
+__device__ __forceinline__ void ask_for_boxes(const PageArgs& p, const SlotRow& r, int kv_head, int rank) {
 #if __CUDA_ARCH__ >= 900
   const ScheduleKind schedule = r.plan.schedule;
   if (!r.sparse || r.plan.scores.own_arrays == p.of_entries) return;
@@ -119,13 +119,13 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
 // Pages by their boxes, for select_items().
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 struct PageIndex {
-  const Args& p;
+  const PageArgs& p;
   std::uint32_t* keys;
   float* scores;
   Ranker& ranker;
   ClusterSums& sums;
   // Of the item.
-  RowOfSlots first, row;  // first: the cluster's first item's
+  SlotRow first, row;  // first: the cluster's first item's
   Candidates all;
   int kv_head;
 
@@ -175,7 +175,7 @@ struct PageIndex {
 };
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(Args p, int n_keys) {
+__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(PageArgs p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
@@ -216,7 +216,7 @@ int cluster_blocks(std::int64_t items, int most) {
 }
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+void run_as(PageArgs args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = select_kernel<T, kDim, kWide, kWhen>;
   // The largest cluster depends on how the device's SMs are grouped (GPCs).
   static const int most = [&] {
@@ -235,7 +235,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
 }
 
 template <typename T, int kDim>
-void run(const Args& args, std::byte* scratch, const CudaContext& context) {
+void run(const PageArgs& args, std::byte* scratch, const CudaContext& context) {
   if (args.when == SelectWhen::kNow) {
     args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNow>(args, scratch, context)
                    : run_as<T, kDim, false, SelectWhen::kNow>(args, scratch, context);
@@ -264,7 +264,7 @@ bool select_pages_takes(const DeviceCache& s, bool of_entries) {
 void select_pages_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
                        const CudaContext& context) {
   if (c.rows.n == 0) return;
-  Args a{};
+  PageArgs a{};
   a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.when = c.when;

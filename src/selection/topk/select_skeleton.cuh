@@ -36,7 +36,7 @@ constexpr int kMaxSelectBlocks = 16;  // per cluster
 
 // Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. The gate of a layer
 // (ScheduleKind::kBoundary) is evaluated here, and published by the first KV head's first block.
-__device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
+__device__ __forceinline__ bool selects_now(const DeviceCache& s, const SlotRow& r, int layer, int kv_head,
                                             bool first_block) {
   if (r.seq_slot < 0) return false;
   if (r.plan.schedule != ScheduleKind::kBoundary)
@@ -87,7 +87,7 @@ __device__ __forceinline__ Share share_of(int seq_slot, int kv_head, std::int64_
 // (g, t) has 16 bytes of queries g and g + 8 of every 32 channels, and loads 16 bytes of unit g. No shared memory and few
 // registers: blocks run concurrently with those of attention.
 template <typename T, int kDim, bool kWide>
-struct QueryRows {
+struct QueryTiles {
   static constexpr int kChunks = kDim / 32;    // of 64 bytes: two mma
   static constexpr int kRows = kWide ? 2 : 1;  // groups of more than 8 have row g + 8 too
   std::uint32_t q[kChunks][kRows][4];
@@ -120,10 +120,10 @@ struct ClusterSums {
 
 // A lane's part of the log-sum-exps of rows g and g + 8.
 template <bool kWide>
-struct RowSums {
+struct LaneSums {
   static constexpr int kHalves = kWide ? 2 : 1;
   float max[kHalves], sum[kHalves];
-  __device__ __forceinline__ RowSums() {
+  __device__ __forceinline__ LaneSums() {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
   }
@@ -153,7 +153,7 @@ template <int kUnroll, bool kWide, typename Args, typename Score, typename Value
 __device__ __forceinline__ void score_units(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
                                             ClusterSums& of_cluster, Score&& score, Value&& value) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
-  RowSums<kWide> sums;
+  LaneSums<kWide> sums;
 #pragma unroll kUnroll
   for (int first = warp * 8; first < at.own; first += kSelectWarps * 8) {
     float s[4];

@@ -25,7 +25,7 @@ using namespace cuda::tokens;  // NOLINT
 // memory on each SM: 60 us there, 20 in between. kBoth is for tokens without cache slots.
 enum class SelectPasses { kNow, kNext, kBoth };
 template <SelectPasses kSelectPasses>
-struct Of {
+struct SelectShape {
   static constexpr bool kOverlapped = kSelectPasses == SelectPasses::kNext;
   static constexpr int kThreads = kOverlapped ? 128 : 512, kWarps = kThreads / kWarp;
   static constexpr int kRegisterLimitThreads = kOverlapped ? kThreads : kThreads + 64;
@@ -45,7 +45,7 @@ struct Selection {
   topk::Histogram<topk::Team<kWarps * kWarp, kMaxBlocks>> histogram;
   Totals totals;
   Weighed of_mass_warps[kWarps], of_blocks[kMaxBlocks];  // where the gate compares missing mass
-  RowInfo info;
+  TokenRegion info;
   int of_warps[kWarps];
   std::uint32_t n_rivals;
   int n_before;  // rivals that earlier blocks take
@@ -70,10 +70,10 @@ struct Pass {
 // addresses of its pages.
 template <SelectPasses kSelectPasses, bool kLists>
 struct Block {
-  static constexpr int kThreads = Of<kSelectPasses>::kThreads, kWarps = Of<kSelectPasses>::kWarps,
-                       kStep = Of<kSelectPasses>::kStep;
+  static constexpr int kThreads = SelectShape<kSelectPasses>::kThreads, kWarps = SelectShape<kSelectPasses>::kWarps,
+                       kStep = SelectShape<kSelectPasses>::kStep;
   using Team = topk::Team<kThreads, kMaxBlocks>;
-  const Args& p;
+  const TokenArgs& p;
   Selection<kWarps>& sel;
   float* values;
   std::uint32_t *mask, *there;
@@ -93,7 +93,7 @@ struct Block {
   // heads that need it; all, where the gate compares missing mass, which needs the speculative selection still intact.
   // kBoth: a row with speculative selection otherwise selects for the next step first.
   __device__ __forceinline__ bool has_pass(int pass) {
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     if constexpr (kSelectPasses == SelectPasses::kBoth) {
       if (pass == 0) return true;
       if (!info.speculative || !(info.by_mass || sel.flagged)) return false;
@@ -105,7 +105,7 @@ struct Block {
     }
   }
   __device__ __forceinline__ Pass pass_of(int pass) const {
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     Pass a;
     a.next = kSelectPasses == SelectPasses::kNext ||
              (kSelectPasses == SelectPasses::kBoth && info.speculative && (pass == 0) != info.by_mass);
@@ -116,7 +116,7 @@ struct Block {
   }
   // A pass that selects nothing.
   __device__ __forceinline__ void skip_pass(int pass) {
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     if (kSelectPasses == SelectPasses::kNext || pass > 0 || !info.speculative) return;
     if (info.by_mass && threadIdx.x == 0) publish_mass_gate(p.s, p.s.plans[info.seq_slot].gate, index, 0);
     __syncthreads();
@@ -135,7 +135,7 @@ struct Block {
   // Pools the share's values and counts them by bin.
   __device__ __forceinline__ Bins count_values(const Pass& a) {
     const int tid = threadIdx.x;
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     const int one =
         static_cast<int>(gridDim.y);  // a constant would become the increment, which takes one address at a time
     const float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + a.begin;
@@ -268,7 +268,7 @@ struct Block {
   // listed.
   __device__ __forceinline__ void write_selected(const Pass& a, int first) {
     const int tid = threadIdx.x;
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.selection.ids[when] + index * p.s.max_listed;
     const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
@@ -283,10 +283,11 @@ struct Block {
 };
 
 template <SelectPasses kSelectPasses, bool kLists>
-__global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<kSelectPasses>::kBlocksOfRegisters)
-    select_kernel(Args p, int blocks, int kept, int share) {
+__global__ void __launch_bounds__(SelectShape<kSelectPasses>::kRegisterLimitThreads,
+                                  SelectShape<kSelectPasses>::kBlocksOfRegisters)
+    select_kernel(TokenArgs p, int blocks, int kept, int share) {
   extern __shared__ __align__(16) float values[];
-  __shared__ __align__(16) Selection<Of<kSelectPasses>::kWarps> sel;
+  __shared__ __align__(16) Selection<SelectShape<kSelectPasses>::kWarps> sel;
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
   auto* there = mask + share / 32;
   auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
@@ -295,11 +296,11 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
   cluster_begin();
   launch_dependents();
   if (threadIdx.x < kWarp) {
-    const RowInfo own = row_info(p, row);
+    const TokenRegion own = row_info(p, row);
     if (threadIdx.x == 0) sel.info = own, sel.flagged = false;
   }
   __syncthreads();
-  const RowInfo& info = sel.info;
+  const TokenRegion& info = sel.info;
   if constexpr (kLists) list_early(p, info, row, kv_head, rank, blocks, share_of(info.n_now, blocks), tables);
   grid_dependency_wait();
   cluster_begun();
@@ -328,9 +329,9 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
 // As many thread blocks per KV head as the device runs for all KV heads at once, one per SM: with two, 32 KV heads of
 // 32,768 tokens took 1.3 us longer.
 template <SelectPasses kSelectPasses, bool kLists>
-void run(const Args& a, const CudaContext& context) {
+void run(const TokenArgs& a, const CudaContext& context) {
   const auto kernel = select_kernel<kSelectPasses, kLists>;
-  using K = Of<kSelectPasses>;
+  using K = SelectShape<kSelectPasses>;
   static const int most_shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
   static const std::vector<int> clusters = [&] {  // by number of blocks: clusters that the device runs at once
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
@@ -350,7 +351,7 @@ void run(const Args& a, const CudaContext& context) {
 
 }  // namespace
 
-void cuda::tokens::select(const Args& a, SelectWhen when, const CudaContext& context) {
+void cuda::tokens::select(const TokenArgs& a, SelectWhen when, const CudaContext& context) {
   if (a.lists) {
     run<SelectPasses::kBoth, true>(a, context);
   } else if (when == SelectWhen::kNow) {

@@ -116,7 +116,7 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
 }
 
 // Prefetches the share's entries to L2 while the preceding kernel runs: which are read does not depend on it.
-__device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOfSlots& r, int number, int rank,
+__device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const SlotRow& r, int number, int rank,
                                                int blocks) {
   if (!r.sparse || p.when != SelectWhen::kNow || r.plan.schedule == ScheduleKind::kBoundary) return;
   const int kv_head = number % p.s.n_kv_heads, each = r.plan.units.tokens == 1 ? kTokens : 1;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOf
 }
 
 // Prefetches what the gate compares with this step's selection.
-__device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const RowOfSlots& r, int number) {
+__device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const SlotRow& r, int number) {
   if (!r.sparse || !by_mass(r)) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, number % p.s.n_kv_heads);
   prefetch_lines(p.s.selection.ids[1] + index * p.s.max_listed,
@@ -208,7 +208,7 @@ __device__ __forceinline__ void fixed_part(const UnfusedArgs& p, const Item& ite
                                            TermParts<kMost>& parts) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const FixedTokens fixed(p, item);
-  const Part tokens(part, fixed.n);
+  const PartRange tokens(part, fixed.n);
   float most = -INFINITY, sum = 0;  // of head g
 #pragma unroll 1
   for (int first = tokens.first + 8 * warp; first < tokens.stop; first += 8 * kWarps) {
@@ -287,7 +287,7 @@ struct SketchIndex {
   const Shape& shape;
   std::byte* memory;  // rings of the warps, then keys; behind them scores
   SketchShared<kDim, kTiles>& shared;
-  RowOfSlots row;
+  SlotRow row;
 
   __device__ __forceinline__ int number() const { return static_cast<int>(blockIdx.x) / shape.blocks; }
   __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % shape.blocks; }
