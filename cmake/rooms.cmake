@@ -13,6 +13,8 @@ set(MNEME_ROOMS
   src/kv                    # layout of keys and values, page pool, page tables, a sequence's cache
   src/selection/pool        # scores of a group's query heads to one score per KV head
   src/offload               # device cache of host pages: slots, resolve, recall
+  src/selection/gate        # whether a KV head keeps the selection that it has
+  src/kv/append             # new tokens of a step on the device: norm, RoPE, store
   src/ops/norm_rope         # norms, activations, RoPE, rotated keys
   src/ops/experts           # mixtures of experts on the device: routing, grouped GEMM
   src/ops/attention         # decode (split-KV), prefill and windowed attention

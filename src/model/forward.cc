@@ -87,7 +87,7 @@ void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
 // clustered must not depend on the tiles that threads, chunks and the rest of the batch make kFast pick.
 void ForwardImpl::select_rounding(const ForwardInput& input) {
   const bool clusters = std::any_of(input.sequences.begin(), input.sequences.end(), [](const SequenceRows& s) {
-    return s.method != nullptr && s.method->plan().lists && s.phase == RowPhase::kPrefill;
+    return s.method != nullptr && s.method->plan().lists && s.phase == SequencePhase::kPrefill;
   });
   context.rounding = clusters ? Rounding::kFixed : rounding;
 }

@@ -194,7 +194,7 @@ void repeat(Engine& engine, RankLink& link, RankCall call, ByteReader& in) {
 bool repeat_next_call(Engine& engine,
                       FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other) {
   RankLink* const link = engine.ranks();
-  MNEME_CHECK(link != nullptr && !link->leads(), "this engine repeats nobody's calls");
+  MNEME_CHECK(link != nullptr && !link->leads(), "this engine repeats no other's calls");
   const auto [call, bytes] = link->next_call();
   if (call == RankCall::kEnd) return false;
   try {

@@ -259,7 +259,7 @@ class HfCheckpoint final : public Checkpoint {
         all.by_nibble += e.by_nibble;
         all.by_word += e.by_word;
       };
-      if (w.n_in == 0 || w.fused != FusedRows::kNone) return;
+      if (w.n_in == 0 || w.fused != FusedSplit::kNone) return;
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -278,7 +278,7 @@ class HfCheckpoint final : public Checkpoint {
       ours.emplace(it->second, w.name);
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
-      if (w.fused != FusedRows::kNone) return add_fused(w, folder.string(), parts, pool);
+      if (w.fused != FusedSplit::kNone) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });

@@ -148,7 +148,7 @@ constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)    ? kSuperBlock
                                                                  : kQuantBlock;
 
 // Rows that a kernel converts: [first, first + n) of a matrix with `chunks` chunks a row.
-struct RepackRows {
+struct RepackTask {
   const std::byte* blocks;
   std::byte* to;
   std::int64_t first, n, n_in, chunks, octet_bytes;
@@ -162,7 +162,7 @@ __device__ __forceinline__ int column_of(int t, int e) {
 
 // One thread per row, chunk and t: the codes of a lane, and with t = 0 the row's scales.
 template <typename Block, typename F>
-__global__ void repack(RepackRows r) {
+__global__ void repack(RepackTask r) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= r.n * r.chunks * 4) return;
   const int t = static_cast<int>(at % 4);
@@ -246,7 +246,7 @@ __device__ __forceinline__ void put_step(const Codes<F>& codes, const Scales<F>&
   }
 }
 
-struct DequantiseRows {
+struct DequantiseTask {
   const std::byte* from;
   std::int64_t n, n_in, octets, slabs, octet_bytes;
   __nv_bfloat16* out;
@@ -254,7 +254,7 @@ struct DequantiseRows {
 
 // One warp per octet and slab.
 template <typename F>
-__global__ void __launch_bounds__(kThreads) dequantise(DequantiseRows r) {
+__global__ void __launch_bounds__(kThreads) dequantise(DequantiseTask r) {
   const std::int64_t warp = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   if (warp >= r.octets * r.slabs) return;
   const int lane = threadIdx.x % kWarp;
@@ -421,7 +421,7 @@ constexpr unsigned kManyBlocks = 1024;
 void repack_cuda(const std::byte* blocks, std::int64_t first, std::int64_t n, const DeviceMatrix& out,
                  const CudaContext& context) {
   const std::int64_t chunks = out.slabs() / weight_layout(out.dtype).slabs;
-  const RepackRows rows{blocks, const_cast<std::byte*>(out.values),          first, n, out.n_in,
+  const RepackTask rows{blocks, const_cast<std::byte*>(out.values),          first, n, out.n_in,
                         chunks, static_cast<std::int64_t>(out.octet_bytes())};
   const auto run = [&](auto kernel) {
     launch(context, "repack", kernel, blocks_for(n * chunks * 4), dim3(kThreads), 0, rows);
@@ -466,7 +466,7 @@ void to_bf16_cuda(const std::byte* from, DType dtype, std::int64_t n, void* to, 
 
 void dequantise_cuda(const DeviceMatrix& w, std::int64_t first, std::int64_t n, void* out, const CudaContext& context) {
   const auto octet_bytes = static_cast<std::int64_t>(w.octet_bytes());
-  const DequantiseRows rows{
+  const DequantiseTask rows{
       w.values + first / kOctet * octet_bytes, n, w.n_in, (n + kOctet - 1) / kOctet, w.slabs(), octet_bytes,
       static_cast<__nv_bfloat16*>(out)};
   with_format(w.dtype, [&](auto format) {

@@ -1,29 +1,50 @@
-// Shared parts of the selection of pages and of lists: a cluster of thread blocks takes one KV head of a row, each
-// block scores a share of the units, the blocks exchange their parts of the heads' log-sum-exps, pool, and write their
-// keys to the shared memory of the cluster's first block, which ranks them.
+// One selection, into which indexes plug: a cluster of thread blocks takes one KV head of a row after another.
+//
+//   score  each thread block scores a share of the units
+//   pool   the blocks exchange their parts of the heads' log-sum-exps, pool their shares, and write keys to the shared
+//          memory of the cluster's first block
+//   rank   the first block finds the best (block_topk.cuh), and weighs them for a gate by missing mass
+//   mark   it writes their ids in order
+//
+// select_item() is the order, an index has the hooks:
+//
+//   void prefetch()       what does not depend on the kernel before, while that still runs
+//   bool takes(int item)  whether the gate, and the rules of the row, let it select for this (row, KV head)
+//   Share share()         the thread block's share of the units
+//   void score(at)        scores of the share, and the warps' parts of log-sum-exps
+//   bool pools()          false: scores went to device memory, and another kernel goes on with them
+//   void pool(at)         keys of the share, in the first block
+//   void mark(at)         rank and mark, by the first block
+//
+// Boxes of pages (page_select_cuda.cu), lists (list_select_cuda.cu), sketches (sketch/sketch_pages_cuda.cu) and the
+// scores of any other index in device memory (unfused_select_cuda.cu) are such indexes. Two selections are built
+// otherwise, of the same top-k: tokens (token_select_cuda.cu), whose keys do not fit one thread block, so that all of
+// the cluster rank their shares; and layers (../layer/layer_select_cuda.cu), with one score for all heads, hence no
+// pool, and layers that share a budget.
 #pragma once
 
 #include <type_traits>
 
 #include "src/cuda/cluster.cuh"
 #include "src/offload/device_cache_cuda.cuh"
+#include "src/selection/gate/gate_cuda.cuh"
 
 namespace mneme::cuda {
 
 constexpr int kSelectThreads = 256, kSelectWarps = kSelectThreads / kWarp;
 constexpr int kMaxSelectBlocks = 16;  // per cluster
 
-// Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. For kept selections, the
-// cluster's first block of the first KV head records what the step does.
-__device__ __forceinline__ bool selects_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
+// Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. The gate of a layer
+// (ScheduleKind::kBoundary) is evaluated here, and published by the first KV head's first block.
+__device__ __forceinline__ bool selects_now(const DeviceCache& s, const SlotRow& r, int layer, int kv_head,
                                             bool first_block) {
   if (r.seq_slot < 0) return false;
   if (r.plan.schedule != ScheduleKind::kBoundary)
     return selects(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
-  const KeptStep k = kept_step(s, r, layer);
-  if (first_block && kv_head == 0 && threadIdx.x < kWarp) record_kept_step(s, r, layer, k);
-  if (first_block) keep_queries(s, r, layer, kv_head, k);
-  return k.makes;
+  const LayerGate gate = gate_layer(s, r, layer);
+  if (first_block && kv_head == 0 && threadIdx.x < kWarp) publish_layer_gate(s, r, layer, gate);
+  if (first_block) keep_queries(s, r, layer, kv_head, gate);
+  return gate.selects;
 }
 
 // What a KV head selects from: units first .. first + n - 1 of `each` ids, their tokens or one.
@@ -66,7 +87,7 @@ __device__ __forceinline__ Share share_of(int seq_slot, int kv_head, std::int64_
 // (g, t) has 16 bytes of queries g and g + 8 of every 32 channels, and loads 16 bytes of unit g. No shared memory and few
 // registers: blocks run concurrently with those of attention.
 template <typename T, int kDim, bool kWide>
-struct QueryRows {
+struct QueryTiles {
   static constexpr int kChunks = kDim / 32;    // of 64 bytes: two mma
   static constexpr int kRows = kWide ? 2 : 1;  // groups of more than 8 have row g + 8 too
   std::uint32_t q[kChunks][kRows][4];
@@ -99,10 +120,10 @@ struct ClusterSums {
 
 // A lane's part of the log-sum-exps of rows g and g + 8.
 template <bool kWide>
-struct RowSums {
+struct LaneSums {
   static constexpr int kHalves = kWide ? 2 : 1;
   float max[kHalves], sum[kHalves];
-  __device__ __forceinline__ RowSums() {
+  __device__ __forceinline__ LaneSums() {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
   }
@@ -132,7 +153,7 @@ template <int kUnroll, bool kWide, typename Args, typename Score, typename Value
 __device__ __forceinline__ void score_units(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
                                             ClusterSums& of_cluster, Score&& score, Value&& value) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
-  RowSums<kWide> sums;
+  LaneSums<kWide> sums;
 #pragma unroll kUnroll
   for (int first = warp * 8; first < at.own; first += kSelectWarps * 8) {
     float s[4];
@@ -261,6 +282,42 @@ __device__ __forceinline__ void pool_cluster(const Args& p, const SelectionPlan&
   } else {
     pool_share<8>(p, plan, at, scores, s.lse, keys, bounds);
   }
+}
+
+template <typename Index>
+__device__ __forceinline__ void begin_selection(Index& index) {
+  cluster_begin();
+  launch_dependents();
+  index.prefetch();
+  grid_dependency_wait();
+  cluster_begun();
+}
+// Returns whether the item uses the cluster's shared memory. again: an item before it did.
+template <typename Index>
+__device__ __forceinline__ bool select_item(Index& index, int item, bool again) {
+  if (!index.takes(item)) return false;
+  const Share at = index.share();
+  if (again) cluster_sync();  // the first block has ranked
+  index.score(at);
+  if (!index.pools()) return true;
+  index.pool(at);
+  if (at.rank == 0) index.mark(at);
+  return true;
+}
+// The kernel of a grid that has as many clusters of `blocks` thread blocks as items, or fewer; and of one with a cluster
+// for each item, without the loop, which took 48 registers more of the unfused selection.
+template <typename Index>
+__device__ __forceinline__ void select_items(Index& index, int n_items, int blocks) {
+  begin_selection(index);
+  const int n_clusters = gridDim.x / blocks;
+  bool used = false;
+  for (int item = blockIdx.x / blocks; item < n_items; item += n_clusters)
+    if (select_item(index, item, used)) used = true;
+}
+template <typename Index>
+__device__ __forceinline__ void select_own_item(Index& index, int blocks) {
+  begin_selection(index);
+  select_item(index, blockIdx.x / blocks, false);
 }
 
 // Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.

@@ -1,4 +1,4 @@
-#include "src/methods/gate.h"
+#include "src/selection/gate/gate.h"
 
 #include <algorithm>
 #include <cmath>

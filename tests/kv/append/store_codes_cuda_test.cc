@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "src/base/rng.h"
+#include "src/kv/append/append_cuda.h"
 #include "src/kv/kv_run.h"
 #include "src/kv/page_pool.h"
-#include "src/ops/norm_rope/pointwise_cuda.h"
 #include "tests/cuda/cuda_testing.h"
 
 namespace mneme {
@@ -48,7 +48,7 @@ std::vector<float> rows_of(std::int64_t n_rows, std::int32_t d) {
 
 TEST_P(CudaStoreCodes, AreThoseOfTheCpu) {
   const CodeCase& c = GetParam();
-  constexpr std::int32_t kRows = 70, kHeads = 2, kKvHeads = 3, kPages = 4;
+  constexpr std::int32_t kRows = 70, kHeads = 3, kKvHeads = 3, kPages = 4;
   const std::int32_t d = c.head_dim, width = (kHeads + 2 * kKvHeads) * d;
   std::vector<float> qkv = rows_of(kRows * width / d, d);
   std::vector<std::uint16_t> narrow;
