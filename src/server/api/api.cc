@@ -1,6 +1,7 @@
 #include "src/server/api/api.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -75,6 +76,14 @@ std::string new_nonce() {
 
 bool is_json(std::string_view content_type) {
   return content_type.substr(0, content_type.find(';')).find("json") != std::string_view::npos;
+}
+
+// Names of a client, as a header and a log line may contain them.
+std::string printable_list(const std::vector<std::string>& names) {
+  std::string list = fmt::format("{}", fmt::join(names, ", "));
+  std::replace_if(
+      list.begin(), list.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return list.substr(0, 1000);
 }
 
 }  // namespace
@@ -314,6 +323,17 @@ void Api::completions(const HttpRequest& request, Writer writer) {
 }
 void Api::chat(const HttpRequest& request, Writer writer) {
   complete(request, std::move(writer), true);
+}
+
+void Api::tell(const Skipped& skipped, ResponseWriter& writer, Reply::Setting* setting) const {
+  const std::string& id = static_cast<TaggedWriter&>(writer).request_id();
+  if (!skipped.fields.empty())
+    options_.log(fmt::format("{} fields without effect here: {}", id, printable_list(skipped.fields)));
+  if (!skipped.tools.empty())
+    options_.log(fmt::format("{} tools that the model is not shown: {}", id, printable_list(skipped.tools)));
+  if (!skipped.notes.empty()) options_.log(fmt::format("{} left out: {}", id, printable_list(skipped.notes)));
+  if (setting != nullptr && !skipped.tools.empty())
+    setting->headers.emplace_back("X-Mneme-Skipped-Tools", printable_list(skipped.tools));
 }
 
 Reply::Setting Api::setting_of(const CompletionRequest& request, ResponseWriter& writer,

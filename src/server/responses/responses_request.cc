@@ -99,10 +99,10 @@ void read_tools(const JsonRef& body, const OrderedJson& in_order, ResponseTools&
 
 void set_tools(const JsonRef& body, const ResponseTools& tools, OrderedJson& chat) {
   const auto choice = body.find("tool_choice");
-  OrderedJson chosen = choice ? tools.choice_of(*choice) : OrderedJson();
+  OrderedJson selected = choice ? tools.choice_of(*choice) : OrderedJson();
   if (tools.shown().empty()) return;
   chat["tools"] = tools.shown();
-  if (!chosen.is_null()) chat["tool_choice"] = std::move(chosen);
+  if (!selected.is_null()) chat["tool_choice"] = std::move(selected);
   if (const auto parallel = body.find("parallel_tool_calls")) chat["parallel_tool_calls"] = parallel->boolean();
 }
 

@@ -1,64 +1,13 @@
-// The APIs of agents beside chats: Anthropic's messages and OpenAI's responses.
+// The routes of /v1/responses.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "src/server/api/api.h"
-#include "src/server/api/tagged_writer.h"
-#include "src/server/messages/messages_reply.h"
-#include "src/server/messages/messages_request.h"
 #include "src/server/responses/responses_reply.h"
 #include "src/server/responses/responses_request.h"
 
 namespace mneme::server {
-
-namespace {
-
-// Names of a client, as a header and a log line may contain them.
-std::string printable_list(const std::vector<std::string>& names) {
-  std::string list = fmt::format("{}", fmt::join(names, ", "));
-  std::replace_if(
-      list.begin(), list.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return list.substr(0, 1000);
-}
-
-}  // namespace
-
-void Api::tell(const Skipped& skipped, ResponseWriter& writer, Reply::Setting* setting) const {
-  const std::string& id = static_cast<TaggedWriter&>(writer).request_id();
-  if (!skipped.fields.empty())
-    options_.log(fmt::format("{} fields without effect here: {}", id, printable_list(skipped.fields)));
-  if (!skipped.tools.empty())
-    options_.log(fmt::format("{} tools that the model is not shown: {}", id, printable_list(skipped.tools)));
-  if (!skipped.notes.empty()) options_.log(fmt::format("{} left out: {}", id, printable_list(skipped.notes)));
-  if (setting != nullptr && !skipped.tools.empty())
-    setting->headers.emplace_back("X-Mneme-Skipped-Tools", printable_list(skipped.tools));
-}
-
-void Api::messages(const HttpRequest& request, Writer writer) {
-  const std::shared_ptr<KeyUse> use = use_of(request);
-  with_body(request, std::move(writer), [this, use](const Body& body, Writer w) -> std::function<void()> {
-    Skipped skipped;
-    MessagesRequest parsed = parse_messages(body, context_of(use), skipped);
-    Reply::Setting setting = setting_of(parsed.chat, *w, use);
-    tell(skipped, *w, &setting);
-    auto reply = std::make_shared<MessagesReply>(std::move(setting), std::move(parsed), std::move(w));
-    return [reply] { reply->start(); };
-  });
-}
-
-void Api::count_tokens(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const Body& body, Writer w) -> std::function<void()> {
-    Skipped skipped;
-    const std::int64_t tokens = count_messages(body, context(), skipped);
-    tell(skipped, *w, nullptr);
-    return [w, tokens] { answer(*w, OrderedJson{{"input_tokens", tokens}}); };
-  });
-}
-
-// ---- responses
 
 void Api::responses(const HttpRequest& request, Writer writer) {
   const std::shared_ptr<KeyUse> use = use_of(request);
