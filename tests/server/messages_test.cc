@@ -300,6 +300,7 @@ TEST_F(Messages, ShowTheToolsOfTheClientAlone) {
   EXPECT_GT(tokens({{"tools", tools}, {"messages", found}}), tokens({{"tools", kUseTools}, {"messages", found}}));
   EXPECT_EQ(tokens({{"tools", kUseTools}, {"tool_choice", {{"type", "none"}}}}), tokens(json::object()));
   EXPECT_EQ(answered("x", {{"tools", kUseTools}, {"tool_choice", {{"type", "tool"}, {"name", "other"}}}}).status, 400);
+  EXPECT_EQ(answered("x", {{"tool_choice", {{"type", "any"}}}}).status, 400);
 }
 
 TEST_F(Messages, AcceptFieldsThatTheyDoNotKnow) {
@@ -333,6 +334,24 @@ TEST_F(Messages, HaveErrorsAsClientsReadThem) {
   EXPECT_THAT(r.error_message(), testing::MatchesRegex("prompt is too long: [0-9]+ tokens > 2047 maximum"))
       << "the words that Claude Code acts on";
   EXPECT_EQ(message("Yes.", {{"max_tokens", 32000}})["content"][0]["text"], "Yes.") << "clamped to the room";
+}
+
+TEST_F(Messages, TellWhatIsServed) {
+  const json model = get(server_.port(), "/v1/models").json()["data"][0];
+  EXPECT_EQ(model["context_length"], 2048);
+  EXPECT_EQ(model["capabilities"], (json::array({"completion", "structured_output", "tools", "thinking"})));
+  EXPECT_EQ(model["modalities"], (json{{"input", {"text"}}, {"output", {"text"}}}));
+  EXPECT_EQ(model["answer_format"], "hermes");
+  const json list = get(server_.port(), "/v1/models", {{"anthropic-version", "2023-06-01"}}).json();
+  EXPECT_EQ(list["data"][0]["type"], "model");
+  EXPECT_EQ(list["first_id"], model["id"]);
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_THAT(list["data"][0]["created_at"].get<std::string>(), testing::MatchesRegex("20[0-9-]+T[0-9:]+Z"));
+}
+
+TEST_F(Messages, AreReadUncompressed) {
+  const Response r = post(server_.port(), "/v1/messages", body(), {{"Content-Encoding", "zstd"}});
+  EXPECT_EQ(r.status, 415) << r.body;
 }
 
 class HeldMessages : public Messages {

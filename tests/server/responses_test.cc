@@ -284,6 +284,7 @@ TEST_F(Responses, CallCustomTools) {
   items.push_back({{"type", "function_call_output"}, {"call_id", r["output"][1]["call_id"]}, {"output", "12:00"}});
   EXPECT_EQ(response("Patched.", {{"tools", tools}, {"input", items}})["output"][0]["content"][0]["text"], "Patched.");
   EXPECT_EQ(answered("x", {{"tools", tools}, {"tool_choice", {{"type", "web_search"}}}}).status, 400);
+  EXPECT_EQ(answered("x", {{"tools", {{{"type", "web_search"}}}}, {"tool_choice", "required"}}).status, 400);
 }
 
 TEST_F(Responses, HaveTheTextThatAFormatAsksFor) {

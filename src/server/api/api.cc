@@ -219,6 +219,10 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
     if (refuses_ && route.computes) throw ApiError(503, "the server is stopping");
     if (route.method == "POST" && !request.body.empty() && !is_json(request.header("content-type")))
       throw ApiError(415, "expected a body of Content-Type: application/json");
+    const std::string_view encoding = request.header("content-encoding");
+    if (!encoding.empty() && encoding != "identity")
+      throw ApiError(415,
+                     fmt::format("expected a body without Content-Encoding, found \"{}\"", encoding.substr(0, 60)));
     return (this->*route.handler)(request, writer);
   }
   // Unknown paths are answered too: a browser shows its page the 404 only after this answer.

@@ -62,6 +62,7 @@ void set_tools(const JsonRef& body, OrderedJson tools, OrderedJson& chat) {
     choice->at("type").wrong("\"auto\", \"any\", \"tool\" or \"none\"");
   if (type == "tool" && !has_tool(tools, choice->at("name").string()))
     choice->at("name").wrong("the name of one of the tools");
+  if (type == "any" && tools.empty()) choice->at("type").wrong("\"auto\" or \"none\" in a request without tools");
   if (tools.empty()) return;
   chat["tools"] = std::move(tools);
   if (type == "none") chat["tool_choice"] = "none";
@@ -83,6 +84,7 @@ void set_thinking(const JsonRef& body, std::optional<std::int32_t> max_tokens, O
   if (!budget || type != "enabled") return;
   const std::int32_t tokens = int_in(*budget, 1, std::numeric_limits<std::int32_t>::max());
   if (max_tokens && tokens >= *max_tokens) budget->wrong("fewer tokens than max_tokens");
+  if (chat_reads_field("thinking_token_budget")) chat["thinking_token_budget"] = tokens;
 }
 
 void set_output(const JsonRef& body, const OrderedJson& in_order, OrderedJson& chat, Skipped& skipped) {

@@ -100,6 +100,7 @@ void read_tools(const JsonRef& body, const OrderedJson& in_order, ResponseTools&
 void set_tools(const JsonRef& body, const ResponseTools& tools, OrderedJson& chat) {
   const auto choice = body.find("tool_choice");
   OrderedJson selected = choice ? tools.choice_of(*choice) : OrderedJson();
+  if (selected == "required" && tools.shown().empty()) choice->wrong("\"auto\" or \"none\" in a request without tools");
   if (tools.shown().empty()) return;
   chat["tools"] = tools.shown();
   if (!selected.is_null()) chat["tool_choice"] = std::move(selected);
