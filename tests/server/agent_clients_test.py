@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Clients of agents' APIs against a server whose model answers from a script.
 
-usage: agent_clients_test.py SCRIPTED_SERVE VENV
+usage: agent_clients_test.py SCRIPTED_SERVE VENV [--claude-code]
 
-OpenAI's client (responses, streamed too), openai-agents (a loop of tools, both APIs, a handoff) and Anthropic's client
-(messages, streamed too, tools, count_tokens). Makes the virtual environment VENV at its first run. Exit code 77: the
-package index cannot be reached, nothing was tested.
+OpenAI's client (responses, streamed too), openai-agents (a loop of tools, both APIs, a handoff), Anthropic's client
+(messages, streamed too, tools, count_tokens) and pydantic-ai (a loop of tools over all three APIs); with --claude-code
+also Claude Code, which claude-agent-sdk bundles (385 MB). Makes the virtual environment VENV at its first run. Exit
+code 77: the package index cannot be reached, nothing was tested.
 """
 import asyncio
 import contextlib
@@ -16,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 
-PINNED = ["openai==3.52.0", "openai-agents==0.24.0", "anthropic==2.14.0"]
+PINNED = ["openai==3.52.0", "openai-agents==0.24.0", "anthropic==2.14.0", "pydantic-ai-slim[openai,anthropic]==2.68.0"]
+CLAUDE_CODE = "--claude-code" in sys.argv
+if CLAUDE_CODE:
+    PINNED.append("claude-agent-sdk==0.2.189")
 SKIPPED = 77
 CALL = '<tool_call>{"name": "%s", "arguments": %s}</tool_call>'
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
@@ -204,6 +208,70 @@ def check_anthropic(anthropic):
             pass
 
 
+def check_pydantic_ai():
+    from pydantic_ai import Agent
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    def by_openai(kind):
+        return lambda url: kind("needle-27m-q8_0", provider=OpenAIProvider(base_url=url + "/v1", api_key="none"))
+
+    def by_anthropic(url):
+        return AnthropicModel("claude-x", provider=AnthropicProvider(base_url=url, api_key="none"))
+
+    script = ["<think>\nHm.\n</think>\n\n" + CALL % ("add", '{"a": 1, "b": 2}'), CALL % ("add", '{"a": 3, "b": 4}'),
+              CALL % ("now", "{}"), "Done: 7."]
+    for model in (by_openai(OpenAIChatModel), by_openai(OpenAIResponsesModel), by_anthropic):
+        ran = []
+        with serving(*script) as url:
+            agent = Agent(model(url), instructions="Be brief.")
+
+            @agent.tool_plain
+            def add(a: int, b: int) -> int:
+                ran.append((a, b))
+                return a + b
+
+            @agent.tool_plain
+            def now() -> str:
+                ran.append("now")
+                return "12:00"
+
+            output = agent.run_sync("Go.").output
+        expect(output == "Done: 7." and ran == [(1, 2), (3, 4), "now"], (output, ran))
+
+
+def check_claude_code():
+    """Reads a file by a tool, goes on in a second turn, and gives up at once where the prompt does not fit."""
+    import claude_agent_sdk
+
+    program = os.path.join(os.path.dirname(claude_agent_sdk.__file__), "_bundled", "claude")
+    with tempfile.TemporaryDirectory() as home:
+        file = os.path.join(home, "a.txt")
+        with open(file, "w") as f:
+            f.write("the code is 4711")
+
+        def ask(url, *arguments):
+            env = {"HOME": home, "PATH": "/usr/bin:/bin", "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none",
+                   "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
+            done = subprocess.run([program, *arguments, "--model", "claude-local", "--output-format", "json"], env=env,
+                                  cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=900)
+            return json.loads(done.stdout.splitlines()[-1])
+
+        script = ["I read it.\n</think>\n\nReading. " + CALL % ("Read", json.dumps({"file_path": file})),
+                  "I have it.\n</think>\n\nThe code is 4711.", "Again.\n</think>\n\nStill 4711."]
+        with serving(*script, context=98304) as url:
+            first = ask(url, "-p", "read a.txt")
+            expect(first["result"] == "The code is 4711." and first["num_turns"] == 2, first)
+            second = ask(url, "-c", "-p", "and again")
+        expect(second["result"] == "Still 4711.", second)
+        usage = second["usage"]
+        expect(usage["cache_read_input_tokens"] > 100 * usage["input_tokens"], usage)
+        with serving("Not asked for.", context=4096) as url:
+            expect(ask(url, "-p", "hello")["terminal_reason"] == "prompt_too_long", "tried again")
+
+
 def main():
     import anthropic
     import openai
@@ -211,9 +279,10 @@ def main():
     check_responses(openai)
     check_agents(openai)
     check_anthropic(anthropic)
-    import importlib.metadata as metadata
-
-    print(", ".join("%s %s" % (p, metadata.version(p)) for p in ("openai", "openai-agents", "anthropic")) + ": passed")
+    check_pydantic_ai()
+    if CLAUDE_CODE:
+        check_claude_code()
+    print(", ".join(PINNED) + ": passed")
 
 
 if __name__ == "__main__":
