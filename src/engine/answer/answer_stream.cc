@@ -47,7 +47,8 @@ AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
   if (!event.finished) engine.stop(event.id);
   piece.append(finish());
   const StopReason reason = stopped() ? StopReason::kStopString : *event.finished;
-  piece.end = AnswerSummary{.reason = reason, .stats = stats_of(engine, event.id, reason)};
+  piece.end = AnswerSummary{
+      .reason = reason, .stop_string = matcher_.matched_string(), .stats = stats_of(engine, event.id, reason)};
   return piece;
 }
 

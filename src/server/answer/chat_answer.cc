@@ -86,8 +86,10 @@ std::vector<ChatAnswer::Piece> ChatAnswer::pieces_of(std::vector<AnswerEvent> ev
     Piece piece{.event = std::move(event), .tokens = {}};
     if (piece.event.part == AnswerPart::kCallBegin) piece.event.id = call_id(piece.event);
     while (!tokens_.empty() && tokens_.front().at < piece.event.end) {
-      if (piece.event.part == AnswerPart::kText && !tokenizer_.is_control(tokens_.front().token.token))
-        piece.tokens.push_back(std::move(tokens_.front().token));
+      if (!tokenizer_.is_control(tokens_.front().token.token)) {
+        if (piece.event.part == AnswerPart::kThought) ++thought_tokens_;
+        if (piece.event.part == AnswerPart::kText) piece.tokens.push_back(std::move(tokens_.front().token));
+      }
       tokens_.pop_front();
     }
     collect(piece);

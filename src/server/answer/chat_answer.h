@@ -1,6 +1,7 @@
 // One answer of a chat to its thought, text and calls, from the events of its generation.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
@@ -44,6 +45,7 @@ class ChatAnswer {
   const std::string& text() const { return text_; }
   const std::vector<Call>& calls() const { return calls_; }
   const std::vector<TokenScore>& text_tokens() const { return text_tokens_; }
+  std::int64_t thought_tokens() const { return thought_tokens_; }  // special ones not among them
 
  private:
   void feed(std::string_view bytes, std::vector<AnswerEvent>& events);
@@ -67,6 +69,7 @@ class ChatAnswer {
   std::string thought_, text_;
   std::vector<Call> calls_;
   std::vector<TokenScore> text_tokens_;
+  std::int64_t thought_tokens_ = 0;
 };
 
 }  // namespace mneme::server

@@ -221,10 +221,9 @@ void check_length(const GenerationInput& input, std::int64_t context, bool chat)
   if (input.prompt.empty()) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const std::int64_t n = input.prompt.size();
   if (n + input.max_tokens <= context) return;
-  throw ApiError(400,
-                 fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
-                             input.max_tokens, n + input.max_tokens, context),
-                 chat ? "messages" : "prompt", "context_length_exceeded");
+  throw ContextError(fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
+                                 input.max_tokens, n + input.max_tokens, context),
+                     chat ? "messages" : "prompt", n, context);
 }
 
 // truncate_prompt_tokens: the last so many tokens of the prompt are kept, as in vLLM.

@@ -56,8 +56,6 @@ struct CompletionRequest {
   std::vector<GenerationInput> inputs;  // by prompt
   std::string user_id;
   std::shared_ptr<const AnswerReading> reading;  // of a chat's answers; null: they are their text
-
-  std::int32_t n() const { return inputs.front().n; }
 };
 
 // Errors  ApiError, mneme::Error: 400 and 404.

@@ -1,4 +1,4 @@
-#include "src/server/api/token_json.h"
+#include "src/server/routes/token_json.h"
 
 #include <fmt/format.h>
 

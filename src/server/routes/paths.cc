@@ -20,8 +20,10 @@ bool is_printable(char c) {
 // A browser asks before it sends a request of a page of another origin. Where that may call, the connection adds the
 // origin's name.
 void Api::answer_options(const HttpRequest& request, const Writer& writer) const {
-  HttpResponse response{
-      .status = 204, .content_type = "text/plain", .headers = {{"Allow", "GET, HEAD, POST, OPTIONS"}}, .body = {}};
+  HttpResponse response{.status = 204,
+                        .content_type = "text/plain",
+                        .headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}},
+                        .body = {}};
   const std::string_view origin = request.header("origin");
   if (!origin.empty() && !request.header("access-control-request-method").empty()) {
     if (allowed_origin(options_.listen, origin).empty()) {
@@ -31,7 +33,7 @@ void Api::answer_options(const HttpRequest& request, const Writer& writer) const
     // Clients add headers of their own (x-stainless-os): any is allowed.
     const std::string_view asked = request.header("access-control-request-headers");
     const bool usable = !asked.empty() && asked.size() <= 4096 && std::all_of(asked.begin(), asked.end(), is_printable);
-    response.headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST");
+    response.headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE");
     response.headers.emplace_back("Access-Control-Allow-Headers",
                                   usable ? std::string(asked) : "Authorization, Content-Type");
     response.headers.emplace_back("Access-Control-Max-Age", "600");

@@ -5,7 +5,7 @@
 
 #include "src/server/api/api.h"
 #include "src/server/api/request_fields.h"
-#include "src/server/api/token_json.h"
+#include "src/server/routes/token_json.h"
 
 namespace mneme::server {
 namespace {
