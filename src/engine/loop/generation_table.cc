@@ -56,7 +56,8 @@ void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index
   choices_.emplace(
       id, Choice{.generation = &g,
                  .index = index,
-                 .stream = AnswerStream(*model_.text->tokenizer, g.input.stop.strings, g.input.stop.keep_string),
+                 .stream = AnswerStream(*model_.text->tokenizer, g.input.stop.strings, g.input.stop.keep_string,
+                                        g.input.stop.scope),
                  .held = {},
                  .begun = {},
                  .first_token = {},
