@@ -26,7 +26,7 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking %}<think>\n{% endif %}{% endif %}";
 
 const json kTools = json::parse(R"([{"type": "function", "function": {"name": "add", "parameters": {"type": "object",
-  "properties": {"a": {"type": "integer"}}}}}, {"type": "function", "function": {"name": "now"}}])");
+  "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}}, {"type": "function", "function": {"name": "now"}}])");
 
 constexpr const char* kThoughtTextCalls =
     "<think>\nI add.\n</think>\n\nAdding.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": "
@@ -196,10 +196,9 @@ TEST_F(ChatAnswers, CallAToolWhereOneIsRequired) {
     return body;
   };
   const json named = {{"type", "function"}, {"function", {{"name", "add"}}}};
-  const json allowed = {{"type", "allowed_tools"},
-                        {"allowed_tools",
-                         {{"mode", "required"},
-                          {"tools", {{{"type", "function"}, {"function", {{"name", "add"}}}}}}}}};
+  const json allowed = {
+      {"type", "allowed_tools"},
+      {"allowed_tools", {{"mode", "required"}, {"tools", {{{"type", "function"}, {"function", {{"name", "add"}}}}}}}}};
   for (const json& c : {json("required"), named, allowed}) {
     const json answer = choice(call, forced(c));
     EXPECT_EQ(answer["finish_reason"], "tool_calls");
@@ -220,12 +219,41 @@ TEST_F(ChatAnswers, CallAToolWhereOneIsRequired) {
 
 TEST_F(ChatAnswers, KeepToTheSchemasOfTheirTools) {
   // The template opens a call; its arguments cannot be others than the schema's.
-  const json c = choice("Adding. <tool_call>{\"name\": \"add\", \"arguments\": {\"b\": 1}}</tool_call>",
+  const json c = choice("Adding. <tool_call>{\"name\": \"add\", \"arguments\": {\"c\": 1}}</tool_call>",
                         {{"tools", kTools}, {"max_tokens", 60}});
   EXPECT_EQ(c["message"]["content"], "Adding.");
   ASSERT_EQ(c["message"]["tool_calls"].size(), 1u);
   EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["name"], "add");
-  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>().find("\"b\""), std::string::npos);
+  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>().find("\"c\""), std::string::npos);
+}
+
+// A call that max_tokens cuts is told as far as it was written.
+TEST_F(ChatAnswers, AreCutWithinACall) {
+  const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 123456789";
+  const auto length = static_cast<std::int32_t>(tokenizer_->encode(call, {.parse_special = true}).size());
+  const json c = choice(call, {{"tools", kTools}, {"tool_choice", "required"}, {"max_tokens", length}});
+  EXPECT_EQ(c["finish_reason"], "length");
+  ASSERT_EQ(c["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 123456789");
+}
+
+TEST_F(ChatAnswers, AreOneOfSomeTexts) {
+  const auto answer = [&](const json& outputs, const std::string& wanted) {
+    return choice(wanted,
+                  {{"structured_outputs", outputs}, {"max_tokens", 40}, {"thinking_budget", 0}})["message"]["content"]
+        .get<std::string>();
+  };
+  const json choice_of = {{"choice", {"yes", "no", "not now"}}};
+  EXPECT_EQ(answer(choice_of, "not now"), "not now");
+  EXPECT_THAT(answer(choice_of, "maybe"), testing::AnyOf("yes", "no", "not now"));
+  EXPECT_EQ(answer({{"regex", "[A-Z]{2}-\\d{1,3}"}}, "QX-12"), "QX-12");
+  EXPECT_THAT(answer({{"regex", "[A-Z]{2}-\\d{1,3}"}}, "lower"), testing::MatchesRegex("[A-Z][A-Z]-[0-9]+"));
+  EXPECT_EQ(answer({{"json", {{"type", "boolean"}}}}, "true"), "true");
+  EXPECT_EQ(choice("no", {{"guided_choice", {"yes", "no"}}})["message"]["content"], "no");
+  EXPECT_EQ(answered("x", {{"structured_outputs", {{"grammar", "root ::= x"}}}}).status, 400);
+  EXPECT_EQ(answered("x", {{"structured_outputs", choice_of}, {"response_format", {{"type", "json_object"}}}}).status,
+            400);
+  EXPECT_EQ(answered("x", {{"guided_regex", "(?=a)b"}}).status, 400);
 }
 
 TEST_F(ChatAnswers, RefuseChoicesThatCannotBeMet) {
@@ -293,8 +321,8 @@ TEST_F(ChatAnswers, EndThoughtsAtTheirBudget) {
   const json free = choice(long_thought, {{"enable_thinking", true}, {"thinking_token_budget", -1}});
   EXPECT_EQ(free["message"]["reasoning_content"], long_thought);
   // The template opens a thought whatever the effort: chat_template_kwargs win.
-  const json off = choice(long_thought, {{"reasoning_effort", "none"},
-                                         {"chat_template_kwargs", {{"enable_thinking", true}}}});
+  const json off =
+      choice(long_thought, {{"reasoning_effort", "none"}, {"chat_template_kwargs", {{"enable_thinking", true}}}});
   EXPECT_FALSE(off["message"].contains("reasoning_content"));
 }
 
@@ -338,7 +366,9 @@ TEST_F(ChatAnswers, AreInTheFormatBehindTheThought) {
   EXPECT_EQ(c["message"]["reasoning_content"], "{\"not\": 1");
   EXPECT_EQ(choice("{\"a\": 2}", format)["message"]["content"], "{\"a\": 2}");
   EXPECT_EQ(choice("<think>why</think>{\"a\": 3}", format)["message"]["content"], "{\"a\": 3}");
-  const json prose = choice("Sure: {\"a\": 4}", format);
+  json unwilling = format;  // the end of a thought is the least that it may write
+  unwilling["thinking_budget"] = 0;
+  const json prose = choice("Sure: {\"a\": 4}", unwilling);
   EXPECT_THAT(prose["message"]["content"].get<std::string>(), testing::StartsWith("{"));
   json either = format;
   either["tools"] = kTools;

@@ -19,8 +19,8 @@ namespace mneme {
 struct StopRules {
   std::vector<std::string> strings;
   std::shared_ptr<const AnswerScope> scope;  // they end its text, not its thoughts and calls; null: all is its text
-  bool keep_string = false;     // the answer includes the stop string that ends it
-  std::vector<TokenId> tokens;  // end the answer as the model's own end tokens do, ignore_end or not
+  bool keep_string = false;                  // the answer includes the stop string that ends it
+  std::vector<TokenId> tokens;               // end the answer as the model's own end tokens do, ignore_end or not
   bool ignore_end = false;
 };
 

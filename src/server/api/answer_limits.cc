@@ -42,7 +42,7 @@ std::optional<std::int32_t> parse_budget(const JsonRef& body, const Conversation
 }
 
 // A schema that is not supported leaves the arguments of a call that is not strict free.
-JsonGrammar arguments_of(const OrderedJson& function) {
+JsonGrammar call_arguments(const OrderedJson& function) {
   const bool has = function.contains("parameters") && !function["parameters"].is_null();
   static const OrderedJson kNone = OrderedJson::parse(R"({"type": "object", "properties": {}})");
   const bool strict = function.contains("strict") && function["strict"] == true;
@@ -63,7 +63,7 @@ std::vector<CallRule> call_rules(const Conversation& conversation, const AnswerT
     const bool allowed = std::find(names.begin(), names.end(), name) != names.end();
     const bool known = std::any_of(rules.begin(), rules.end(), [&](const CallRule& r) { return r.name == name; });
     if (!allowed || known) continue;
-    rules.push_back({.name = name, .arguments = arguments_of(function), .types = types.at(name)});
+    rules.push_back({.name = name, .arguments = call_arguments(function), .types = types.at(name)});
   }
   return rules;
 }
@@ -127,8 +127,10 @@ std::optional<JsonGrammar> parse_document(const Body& body) {
     if (!outputs->is_object()) outputs->wrong("an object");
     for (const auto& [key, value] : outputs->value().items())
       if (key != "json" && key != "regex" && key != "choice" && key != "json_object" && is_given(*outputs, key))
-        unsupported("structured_outputs." + key.substr(0, 60), "not supported: json, regex, choice and json_object are");
-    if (const auto schema = outputs->find("json")) set(schema_at(body, *schema, {"structured_outputs", "json"}), "json");
+        unsupported("structured_outputs." + key.substr(0, 60),
+                    "not supported: json, regex, choice and json_object are");
+    if (const auto schema = outputs->find("json"))
+      set(schema_at(body, *schema, {"structured_outputs", "json"}), "json");
     if (const auto regex = outputs->find("regex")) set(text_like(regex->string()), "regex");
     if (const auto choice = outputs->find("choice")) set(choice_of(*choice), "choice");
     if (outputs->boolean("json_object", false)) set(any_json_object(), "json_object");
@@ -189,7 +191,9 @@ void constrain_answer(const JsonRef& body, const RequestContext& context, const 
   if (input.constraint != nullptr || (!calls && !request.document && !(budget && thinks))) return;
   AnswerRules rules{.marks = reading->marks,
                     .in_thought = reading->in_thought,
-                    .calls = required ? Calls::kRequired : calls ? Calls::kPossible : Calls::kNone,
+                    .calls = required ? Calls::kRequired
+                             : calls  ? Calls::kPossible
+                                      : Calls::kNone,
                     .parallel = conversation.choice.parallel,
                     .tools = calls ? call_rules(conversation, reading->tools) : std::vector<CallRule>(),
                     .document = request.document};

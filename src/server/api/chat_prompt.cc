@@ -147,7 +147,8 @@ std::vector<std::string> tool_names(const JsonRef& tools) {
   for (const JsonRef& tool : tools.elements()) {
     if (tool.at("type").string() != "function") tool.at("type").wrong("\"function\"");
     const JsonRef name = tool.at("function").at("name");
-    if (!is_tool_name(name.string())) name.wrong("a name of at most 128 letters, digits, \"_\", \"-\", \".\" and \":\"");
+    if (!is_tool_name(name.string()))
+      name.wrong("a name of at most 128 letters, digits, \"_\", \"-\", \".\" and \":\"");
     names.push_back(name.string());
   }
   return names;

@@ -210,7 +210,7 @@ std::string CompletionReply::answer_chunks(std::size_t at, const AnswerPiece& pi
 // ---- objects
 
 std::string_view CompletionReply::finish_of(const Choice& choice, StopReason reason) {
-  const bool ended = reason == StopReason::kEnd || reason == StopReason::kStop;
+  const bool ended = reason == StopReason::kEnd || reason == StopReason::kStopString;
   const bool calls = choice.parts != nullptr && !choice.parts->calls().empty();
   return ended && calls ? "tool_calls" : finish_reason_name(reason);
 }

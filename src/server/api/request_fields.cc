@@ -108,7 +108,8 @@ struct RefusedField {
   std::string_view advice = "not supported";
 };
 
-constexpr std::string_view kFormatAdvice = "not supported: response_format takes JSON schemas, structured_outputs also regex and choice";
+constexpr std::string_view kFormatAdvice =
+    "not supported: response_format takes JSON schemas, structured_outputs also regex and choice";
 constexpr std::string_view kBanAdvice = "not supported: a logit_bias of -100 forbids a token";
 
 constexpr RefusedField kRefused[] = {

@@ -239,7 +239,8 @@ std::shared_ptr<const TokenConstraint> answer_constraint(std::shared_ptr<const T
     fail(ErrorKind::kUnsupported,
          "an answer with calls: the model's tokenizer has no token that ends an answer (eos), so that none could end");
   MNEME_CHECK(!budget || !budget->close.empty(), "a budget of thought without tokens that end one");
-  auto shared = std::make_shared<const Shared>(std::move(trie), std::move(marks), std::move(program), std::move(budget));
+  auto shared =
+      std::make_shared<const Shared>(std::move(trie), std::move(marks), std::move(program), std::move(budget));
   State begin = shared->matcher.begin();
   return std::make_shared<const AnswerConstraint>(std::move(shared), std::move(begin));
 }

@@ -154,8 +154,7 @@ StepId CallSteps::functions(StepId next) {
   std::vector<StepId> names;
   const StepId behind = behind_object(again, next);
   for (const Tool& tool : tools_)
-    names.push_back(
-        steps_.text(tool.rule->name, steps_.json(tool.arguments, tool.arguments->grammar().root, behind)));
+    names.push_back(steps_.text(tool.rule->name, steps_.json(tool.arguments, tool.arguments->grammar().root, behind)));
   steps_.at(again).ways = std::move(names);
   return steps_.text("[", steps_.white(again));
 }

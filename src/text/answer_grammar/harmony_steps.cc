@@ -62,8 +62,8 @@ class HarmonyAnswer {
     }
     const StepId thought = steps_.add({.kind = AnswerStep::Kind::kProse});
     const StepId behind = steps_.text(start_ + "assistant", steps_.split(ways));
-    steps_.at(thought).prose = std::make_shared<const Prose>(Prose{
-        .watch = MarkWatch({end_}), .exits = {{behind, false}}, .thought = true, .may_end = false});
+    steps_.at(thought).prose = std::make_shared<const Prose>(
+        Prose{.watch = MarkWatch({end_}), .exits = {{behind, false}}, .thought = true, .may_end = false});
     ways.push_back(steps_.text(channel_ + "analysis" + message_, thought));
     return steps_.take(steps_.split(std::move(ways)));
   }

@@ -73,8 +73,9 @@ class MemberSteps {
 
   bool may_be_key(std::string_view name) const {
     return !name.empty() && name.find(marks_.key_end) == std::string_view::npos &&
-           std::none_of(name.begin(), name.end(),
-                        [](char c) { return static_cast<unsigned char>(c) <= 0x20 || c == '<' || c == '>' || c == '"'; });
+           std::none_of(name.begin(), name.end(), [](char c) {
+             return static_cast<unsigned char>(c) <= 0x20 || c == '<' || c == '>' || c == '"';
+           });
   }
 
   // From behind the key to behind the value; -1: no value of the node can be written.
@@ -90,7 +91,8 @@ class MemberSteps {
       for (const NodeId kind : kinds_of(grammar_, node)) {
         const JsonNode of_kind = grammar_.nodes[kind];
         if (of_kind.kind == JsonNode::Kind::kLiteral) {
-          add_literals(of_kind.literals, reads_as_text, type == ArgumentType::kString && !said, end, next, texts, others);
+          add_literals(of_kind.literals, reads_as_text, type == ArgumentType::kString && !said, end, next, texts,
+                       others);
         } else if (of_kind.kind == JsonNode::Kind::kString) {
           texts.push_back(text(of_kind, reads_as_text, end, next));
         } else if (type != ArgumentType::kString || said) {
@@ -173,8 +175,7 @@ class MemberSteps {
     }
     const std::string line = marks_.lines ? "\n" : "";
     if (n_strings > 0)
-      texts.push_back(
-          steps_.text(line, value(add_node(std::move(strings)), steps_.text(line + end, next))));
+      texts.push_back(steps_.text(line, value(add_node(std::move(strings)), steps_.text(line + end, next))));
     if (n_rest > 0 && !texts_alone) others.push_back(json(add_node(std::move(rest)), end, next));
   }
 

@@ -23,8 +23,7 @@ StepId StepBuilder::mark(std::string_view bytes, StepId next) {
 }
 
 StepId StepBuilder::word(std::uint32_t least, std::uint32_t most, std::string more, StepId next) {
-  return add(
-      {.kind = AnswerStep::Kind::kWord, .next = next, .text = std::move(more), .least = least, .most = most});
+  return add({.kind = AnswerStep::Kind::kWord, .next = next, .text = std::move(more), .least = least, .most = most});
 }
 
 }  // namespace mneme

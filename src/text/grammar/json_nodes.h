@@ -36,8 +36,8 @@ inline constexpr NodeId kNoNode = -1;
 
 // A string without escapes, as some models write arguments: every byte between its marks is its own.
 struct RawText {
-  std::string open, close;  // without `close`, the text ends with the document
-  std::string never;        // no part of the text; empty: any text
+  std::string open, close;     // without `close`, the text ends with the document
+  std::string never;           // no part of the text; empty: any text
   bool reads_as_text = false;  // never what a reader would take for a number, an array, true, None, ...
 };
 

@@ -10,7 +10,8 @@ namespace {
 const ByteTree& value_words() {
   static const ByteTree kWords = [] {
     ByteTree words;
-    for (std::int32_t i = 0; const char* word : {"true", "false", "null", "True", "False", "None"}) words.add(word, i++);
+    for (std::int32_t i = 0; const char* word : {"true", "false", "null", "True", "False", "None"})
+      words.add(word, i++);
     return words;
   }();
   return kWords;

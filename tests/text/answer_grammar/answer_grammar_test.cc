@@ -132,7 +132,8 @@ TEST_P(AnswerGrammar, GivesValidCallsInFreeText) {
 
 std::string test_name(const testing::TestParamInfo<std::string>& format) {
   std::string name = format.param;
-  std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
@@ -228,7 +229,9 @@ TEST(AnswerRules, AllowWhatModelsWrite) {
       {"glm",
        "<tool_call>find\n<arg_key>where</arg_key>\n<arg_value>here</arg_value>\n<arg_key>mode</arg_key>\n"
        "<arg_value>new</arg_value>\n</tool_call>\n<tool_call>now</tool_call>"},
-      {"gemma4", "<|tool_call>call:find{mode:<|\"|>new<|\"|>,where:<|\"|>Say \"<|\"|>}<tool_call|><|tool_call>call:now{}<tool_call|>"},
+      {"gemma4",
+       "<|tool_call>call:find{mode:<|\"|>new<|\"|>,where:<|\"|>Say "
+       "\"<|\"|>}<tool_call|><|tool_call>call:now{}<tool_call|>"},
       {"lfm2", R"(<|tool_call_start|>[find(where="it's", mode="new", exact=True), now()]<|tool_call_end|>Done.)"},
       {"pythonic", R"([find(where="a", mode="new"), now()])"},
       {"llama3", R"({"name": "find", "parameters": {"where": "a", "mode": "new"}}; {"name": "now", "parameters": {}})"},
@@ -245,7 +248,8 @@ TEST(AnswerRules, AllowWhatModelsWrite) {
        "<|close|>call<|sep|><|close|>tools<|sep|>"},
       {"deepseek-v3.2",
        "Text.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"find\">\n<｜DSML｜parameter name=\"where\" "
-       "string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"mode\" string=\"true\">new</｜DSML｜parameter>\n"
+       "string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"mode\" "
+       "string=\"true\">new</｜DSML｜parameter>\n"
        "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
       {"deepseek-r1",
        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n"
@@ -265,8 +269,8 @@ TEST(AnswerRules, AllowWhatModelsWrite) {
       {"harmony", "<|channel|>final<|message|>a < b<|return|>"},
   };
   for (const auto& [format, answer] : all) EXPECT_TRUE(allows(rules_for(format, Calls::kPossible), answer)) << answer;
-  EXPECT_FALSE(allows(rules_for("harmony", Calls::kPossible),
-                      "<|channel|>commentary to=python<|message|>print(1)<|call|>"));
+  EXPECT_FALSE(
+      allows(rules_for("harmony", Calls::kPossible), "<|channel|>commentary to=python<|message|>print(1)<|call|>"));
   EXPECT_FALSE(allows(rules_for("llama3", Calls::kPossible), R"({"name": "now", "parameters": {"a": 1}})"));
 }
 
@@ -365,15 +369,16 @@ Budgeted endless_thought(const std::string& format, bool special, bool in_though
                     .document = {}};
   const Tokenizer& tokenizer = shipped_tokenizer(special);
   const std::vector<TokenId> close = close_of_thought(rules, tokenizer);
-  std::shared_ptr<const TokenConstraint> at =
-      answer_constraint(answer_test::shipped_trie(special), rules.marks, answer_program(rules), ThoughtBudget{budget, close});
+  std::shared_ptr<const TokenConstraint> at = answer_constraint(answer_test::shipped_trie(special), rules.marks,
+                                                                answer_program(rules), ThoughtBudget{budget, close});
   Budgeted out;
   const auto take = [&](TokenId id) {
     out.text += tokenizer.token_bytes(id, true);
     at = at->after(id);
   };
   if (!in_thought)
-    for (const TokenId id : tokenizer.encode(rules.marks->shown().thought_open, {.parse_special = true, .continues = true}))
+    for (const TokenId id :
+         tokenizer.encode(rules.marks->shown().thought_open, {.parse_special = true, .continues = true}))
       take(id);
   std::vector<std::uint64_t> mask((static_cast<std::size_t>(tokenizer.vocab_size()) + 63) / 64);
   const TokenId word = tokenizer.encode(" a", {.parse_special = false, .continues = true}).front();
@@ -424,7 +429,8 @@ Json agent_tools() {
     "limit": {"type": "integer", "exclusiveMinimum": 0, "maximum": 9007199254740991}, "pages": {"type": "string"}})";
   Json all = Json::array();
   all.push_back(tool("Read", kLines, R"(["file_path"])"));
-  all.push_back(tool("Write", R"({"file_path": {"type": "string"}, "content": {"type": "string", "maxLength": 524288}})",
+  all.push_back(tool("Write",
+                     R"({"file_path": {"type": "string"}, "content": {"type": "string", "maxLength": 524288}})",
                      R"(["file_path", "content"])"));
   all.push_back(tool("Edit", R"({"file_path": {"type": "string"}, "old_string": {"type": "string"},
     "new_string": {"type": "string"}, "replace_all": {"default": false, "type": "boolean"}})",
@@ -447,7 +453,8 @@ Json agent_tools() {
   all.push_back(tool("Search", R"({"pattern": {"type": "string"}, "mode": {"enum": ["content", "files", "count"]},
     "-A": {"type": "number"}, "-n": {"type": "boolean"}, "head_limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]}})",
                      R"(["pattern"])"));
-  for (const char* name : {"Fetch", "Skill", "Plan", "Wait", "mcp__files__list"}) all.push_back(tool(name, kText, R"(["x"])"));
+  for (const char* name : {"Fetch", "Skill", "Plan", "Wait", "mcp__files__list"})
+    all.push_back(tool(name, kText, R"(["x"])"));
   return all;
 }
 
@@ -471,12 +478,12 @@ TEST(AgentTools, CompileToFewSteps) {
 TEST(AgentTools, CountLengthsWithoutStates) {
   const auto steps = [](int length) {
     AnswerRules rules = rules_for("qwen-xml", Calls::kPossible);
-    rules.tools = rules_of(Json::array({{{"type", "function"},
-                                         {"function",
-                                          {{"name", "f"},
-                                           {"parameters",
-                                            {{"type", "object"},
-                                             {"properties", {{"a", {{"type", "string"}, {"maxLength", length}}}}}}}}}}}));
+    rules.tools = rules_of(Json::array(
+        {{{"type", "function"},
+          {"function",
+           {{"name", "f"},
+            {"parameters",
+             {{"type", "object"}, {"properties", {{"a", {{"type", "string"}, {"maxLength", length}}}}}}}}}}}));
     return answer_program(rules).steps.size();
   };
   EXPECT_EQ(steps(4), steps(524288));

@@ -20,7 +20,8 @@ bool has(const std::vector<std::uint64_t>& mask, TokenId id) {
 void add_special(std::string_view mark, std::vector<std::string>& out) {
   for (std::size_t at = 0; at < mark.size(); ++at) {
     const std::string_view rest = mark.substr(at);
-    const bool angle = rest[0] == '<', square = rest[0] == '[' && rest.size() > 2 && (is_upper(rest[1]) || rest[1] == '/');
+    const bool angle = rest[0] == '<',
+               square = rest[0] == '[' && rest.size() > 2 && (is_upper(rest[1]) || rest[1] == '/');
     const std::size_t end = rest.find(angle ? '>' : ']');
     if ((!angle && !square) || end == std::string_view::npos) continue;
     std::string token(rest.substr(0, end + 1));
@@ -41,8 +42,7 @@ std::vector<std::string> special_tokens() {
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(bool special) {
-  TokenizerData data =
-      Checkpoint::open_tokenizer(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
+  TokenizerData data = Checkpoint::open_tokenizer(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
   // Which formats have within an answer.
   std::replace(data.tokens.begin(), data.tokens.end(), std::string("<|end|>"), std::string("<|stop|>"));
   if (special) {
@@ -99,7 +99,8 @@ Walker::Walker(const AnswerRules& rules, const AnswerTools& tools, bool special,
   const bool harmony = format.calls == CallForm::kHarmony;
   openers_ = {format.call.section_open, format.call.open};
   if (harmony)
-    openers_ = {"<|channel|>commentary to=functions.find", " to=functions.now", "<|channel|>analysis<|message|>x<|end|>"};
+    openers_ = {"<|channel|>commentary to=functions.find", " to=functions.now",
+                "<|channel|>analysis<|message|>x<|end|>"};
   for (const CallRule& tool : rules.tools) {
     if (!format.bare_calls) break;
     openers_.push_back("[" + tool.name + "(");
@@ -107,8 +108,20 @@ Walker::Walker(const AnswerRules& rules, const AnswerTools& tools, bool special,
   }
   const std::string& value = format.argument.value_end;
   ends_of_texts_ = {"\n" + value, value, format.quote, "\"", "'"};
-  closers_ = {harmony ? "<|end|>" : format.thought_close, format.call.section_close, format.call.close, value, "]", "}", ")", "\"", "null", "0",
-              "a", ":", "=", ","};
+  closers_ = {harmony ? "<|end|>" : format.thought_close,
+              format.call.section_close,
+              format.call.close,
+              value,
+              "]",
+              "}",
+              ")",
+              "\"",
+              "null",
+              "0",
+              "a",
+              ":",
+              "=",
+              ","};
   for (auto* texts : {&openers_, &closers_, &ends_of_texts_}) std::erase(*texts, "");
 }
 
@@ -138,7 +151,8 @@ Walker::Mask Walker::naive_mask(const AnswerMatcher::State& state) const {
     AnswerMatcher::State at = state;
     // Special tokens without a mark are of no part but prose.
     bool fits = other ? prose && tokenizer_.is_token(id) && !tokenizer_.is_end(id) : matcher_.step_all(at, bytes);
-    if (prose && tokenizer_.is_end(id) && !matcher_.may_end(state)) fits = fits && matcher_.prose(at) != matcher_.prose(state);
+    if (prose && tokenizer_.is_end(id) && !matcher_.may_end(state))
+      fits = fits && matcher_.prose(at) != matcher_.prose(state);
     if (fits) set(id);
     some = some || fits;
   }
@@ -152,7 +166,8 @@ std::vector<TokenId> Walker::fitting(const TokenConstraint& from, const std::vec
   std::vector<std::string> order = texts;
   if (shuffled) std::shuffle(order.begin(), order.end(), random);
   for (const std::string& text : order) {
-    const std::vector<TokenId> ids = tokenizer_.encode(text, {.parse_special = true, .add_bos = false, .continues = true});
+    const std::vector<TokenId> ids =
+        tokenizer_.encode(text, {.parse_special = true, .add_bos = false, .continues = true});
     const TokenConstraint* at = &from;
     std::shared_ptr<const TokenConstraint> held;
     bool fits = true;

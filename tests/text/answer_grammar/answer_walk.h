@@ -22,8 +22,8 @@ std::shared_ptr<const AnswerMarks> marks_of(const std::string& format, bool spec
 std::vector<CallRule> rules_of(const nlohmann::ordered_json& tools);
 
 struct Walk {
-  std::string text;                // special tokens as they are spelled
-  std::vector<AnswerEvent> events;  // that the parser reads
+  std::string text;                                        // special tokens as they are spelled
+  std::vector<AnswerEvent> events;                         // that the parser reads
   std::vector<std::pair<std::string, std::string>> calls;  // name, arguments
   std::string content, thought;
   std::size_t tokens = 0;
@@ -47,8 +47,8 @@ class Walker {
   Mask naive_mask(const AnswerMatcher::State& state) const;
   std::string bytes_of(TokenId id) const;
   // Tokens of the first of these texts that may come next; empty: none may.
-  std::vector<TokenId> fitting(const TokenConstraint& from, const std::vector<std::string>& texts,
-                               std::mt19937& random, bool shuffled) const;
+  std::vector<TokenId> fitting(const TokenConstraint& from, const std::vector<std::string>& texts, std::mt19937& random,
+                               bool shuffled) const;
   std::vector<TokenId> choose(const TokenConstraint& from, const Mask& mask, const AnswerMatcher::Next& next, bool late,
                               bool calls, std::mt19937& random) const;
 
