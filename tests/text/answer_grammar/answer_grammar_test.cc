@@ -137,7 +137,25 @@ std::string test_name(const testing::TestParamInfo<std::string>& format) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, AnswerGrammar, testing::ValuesIn(calling_formats()), test_name);
+INSTANTIATE_TEST_SUITE_P(Families, AnswerGrammar, testing::ValuesIn(calling_formats()), test_name);
+
+// Free text is sampled without a mask.
+TEST_P(AnswerGrammar, AllowsEverythingWhereTextIsFree) {
+  for (const bool special : {false, true}) {
+    const AnswerRules rules{.marks = marks_of(GetParam(), special),
+                            .in_thought = false,
+                            .calls = Calls::kPossible,
+                            .parallel = true,
+                            .tools = rules_of(tools()),
+                            .document = {}};
+    const Walker walker(rules, types(), special);
+    EXPECT_TRUE(walker.begin()->everything());
+    const auto word = shipped_tokenizer(special).encode("Well, ", {.parse_special = false, .continues = true});
+    auto constraint = walker.begin();
+    for (const TokenId id : word) constraint = constraint->after(id);
+    EXPECT_TRUE(constraint->everything());
+  }
+}
 
 // ---- what may and what may not follow
 
