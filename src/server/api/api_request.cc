@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
-#include "src/server/api/answer_limits.h"
+#include "src/server/answer/answer_limits.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/request_fields.h"
 #include "src/text/grammar/json_constraint.h"

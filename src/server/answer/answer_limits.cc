@@ -1,4 +1,4 @@
-#include "src/server/api/answer_limits.h"
+#include "src/server/answer/answer_limits.h"
 
 #include <fmt/format.h>
 
