@@ -31,12 +31,12 @@ const ToolJson* target_of(const ToolJson& ref, const ToolJson& root) {
   }
 }
 
-constexpr int kMostReferences = 16;
+constexpr int kMaxReferences = 16;
 
 // The schema that a chain of $ref and allOf of one leads to.
 const ToolJson& followed(const ToolJson& schema, const ToolJson& root) {
   const ToolJson* at = &schema;
-  for (int i = 0; i < kMostReferences; ++i) {
+  for (int i = 0; i < kMaxReferences; ++i) {
     const ToolJson *const ref = member(*at, "$ref"), *const all = member(*at, "allOf");
     const ToolJson* next = nullptr;
     if (ref != nullptr) next = target_of(*ref, root);

@@ -122,9 +122,9 @@ void AnswerMatcher::step_place(const Place& from, std::uint8_t byte, State& to) 
 void AnswerMatcher::step_white(const Place& from, std::uint8_t byte, State& to) const {
   const std::uint32_t lines = from.at / 16, blanks = from.at % 16;
   Place place = from;
-  if (byte == '\n' && lines < kMostLines) {
+  if (byte == '\n' && lines < kMaxLines) {
     place.at = (lines + 1) * 16;
-  } else if (byte == ' ' && blanks < (lines > 0 ? kMostBlanks : 1)) {
+  } else if (byte == ' ' && blanks < (lines > 0 ? kMaxBlanks : 1)) {
     ++place.at;
   } else {
     return;

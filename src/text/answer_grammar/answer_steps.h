@@ -53,7 +53,7 @@ struct AnswerStep {
 };
 
 // White space between parts of a call: at most so many newlines and blanks.
-inline constexpr std::uint32_t kMostLines = 2, kMostBlanks = 8;
+inline constexpr std::uint32_t kMaxLines = 2, kMaxBlanks = 8;
 
 struct AnswerProgram {
   std::vector<AnswerStep> steps;

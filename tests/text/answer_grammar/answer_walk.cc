@@ -182,7 +182,7 @@ std::vector<TokenId> Walker::fitting(const TokenConstraint& from, const std::vec
   return {};
 }
 
-std::vector<TokenId> Walker::choose(const TokenConstraint& from, const Mask& mask, const AnswerMatcher::Next& next,
+std::vector<TokenId> Walker::select(const TokenConstraint& from, const Mask& mask, const AnswerMatcher::Next& next,
                                     bool late, bool calls, std::mt19937& random) const {
   if (calls && !late && random() % 4 == 0)
     if (auto ids = fitting(from, openers_, random, true); !ids.empty()) return ids;
@@ -214,7 +214,7 @@ Walk Walker::walk(std::mt19937& random, std::size_t patience, std::size_t most, 
     if (random() % 256 == 0) {
       EXPECT_EQ(mask, naive_mask(state)) << "behind " << out.text;
     }
-    ids = choose(*constraint, mask, matcher_.next(state), out.tokens >= patience, calls, random);
+    ids = select(*constraint, mask, matcher_.next(state), out.tokens >= patience, calls, random);
     for (const TokenId id : ids) {
       ++out.tokens;
       constraint = constraint->after(id);

@@ -49,7 +49,7 @@ class Walker {
   // Tokens of the first of these texts that may come next; empty: none may.
   std::vector<TokenId> fitting(const TokenConstraint& from, const std::vector<std::string>& texts, std::mt19937& random,
                                bool shuffled) const;
-  std::vector<TokenId> choose(const TokenConstraint& from, const Mask& mask, const AnswerMatcher::Next& next, bool late,
+  std::vector<TokenId> select(const TokenConstraint& from, const Mask& mask, const AnswerMatcher::Next& next, bool late,
                               bool calls, std::mt19937& random) const;
 
   const AnswerRules& rules_;
