@@ -36,6 +36,7 @@ set(MNEME_ROOMS
   src/text/answer           # what answers look like; thoughts, text and calls of an answer as it is written
   src/text/constraint       # the interface of constraints on tokens; the vocabulary as a trie
   src/text/grammar          # JSON and JSON schemas as constraints on tokens
+  src/text/answer_grammar   # an answer of a format as a constraint on tokens: free text, then valid calls
   src/recipes               # methods as data: one file a method, registry, compile, override
   src/methods               # a method at run time on the CPU: decode, windows, drops, state, statistics
   src/model                 # weights and the forward pass

@@ -68,7 +68,7 @@ std::vector<Sample> compute(const StepBatch& batch, ForwardPass& forward, Thread
               batch.wanted.size());
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
-    batch.wanted[i].request->sampler.drew();
+    batch.wanted[i].request->sampler.drew(sampled_tokens[i].token);
     samples.push_back({.sampled = sampled_tokens[i], .top = {}});
   }
   return samples;

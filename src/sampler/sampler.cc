@@ -144,8 +144,9 @@ Sampler::SampledToken Sampler::next(std::span<const float> logits) {
   const FiniteLogits plain = with_finite_max(logits, plain_);
   FiniteLogits row = plain;
   SampledToken sampled{0, -kInfinity};
-  if (constraint_ != nullptr || penalises() || !options_.logit_bias.empty()) {
-    if (constraint_ != nullptr) {
+  const bool forbids = constrained();
+  if (forbids || penalises() || !options_.logit_bias.empty()) {
+    if (forbids) {
       // Before the check for +inf: a forbidden +inf must not exclude the others.
       penalised_.assign(logits.begin(), logits.end());
       sampled.token = forbid(penalised_);

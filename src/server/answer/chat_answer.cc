@@ -30,8 +30,7 @@ ChatAnswer::ChatAnswer(std::shared_ptr<const AnswerReading> how, const Tokenizer
     : how_(std::move(how)),
       tokenizer_(tokenizer),
       id_(std::move(id)),
-      parser_(AnswerParser::make(*how_->marks,
-                                 {.in_thought = how_->in_thought, .tools = how_->has_tools ? &how_->tools : nullptr})),
+      parser_(AnswerParser::make(*how_)),
       decoder_(tokenizer) {}
 
 void ChatAnswer::feed(std::string_view bytes, std::vector<AnswerEvent>& events) {

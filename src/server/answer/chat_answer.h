@@ -15,11 +15,7 @@
 namespace mneme::server {
 
 // How a request's answers are read.
-struct AnswerReading {
-  std::shared_ptr<const AnswerMarks> marks;
-  bool in_thought = false;  // the prompt has opened one
-  bool has_tools = false;
-  AnswerTools tools;
+struct AnswerReading : AnswerScope {
   std::set<std::string> known_ids;  // of calls in the conversation
 };
 
