@@ -11,8 +11,8 @@ namespace mneme::server {
 namespace {
 
 constexpr auto kTemplateFields = std::to_array<std::string_view>(
-    {"model", "messages", "tools", "tool_choice", "chat_template_kwargs", "enable_thinking", "reasoning_effort",
-     "add_generation_prompt", "continue_final_message", "chat_template"});
+    {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "enable_thinking",
+     "reasoning_effort", "add_generation_prompt", "continue_final_message", "chat_template"});
 constexpr auto kTextFields = std::to_array<std::string_view>(
     {"prompt", "content", "add_special_tokens", "add_special", "parse_special", "with_pieces"});
 constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};

@@ -181,6 +181,7 @@ class AnswerConstraint final : public TokenConstraint {
     }
     if (shared_->matcher.prose(state_) == nullptr) return shared_->fill(state_, mask);
     const Mask& known = shared_->prose_mask(state_).mask;
+    MNEME_CHECK(mask.size() >= known.size(), "a mask of {} words for a vocabulary of {}", mask.size(), known.size());
     std::copy(known.begin(), known.end(), mask.begin());
     std::fill(mask.begin() + std::ssize(known), mask.end(), 0);
   }
