@@ -233,7 +233,7 @@ void read_kinds(const Keys& keys, const GgufFile& file, ModelConfig& c) {
   const double theta = keys.number("rope.freq_base_swa", c.window_theta == 0.0 ? c.rope.theta : c.window_theta);
   if (c.window_theta != 0.0)
     c.window_theta = theta;
-  else if (theta != c.rope.theta)
+  else if (keys.has("rope.freq_base_swa") && theta != c.rope.theta)
     fail(ErrorKind::kUnsupported, "{}: '{}' is {}: expected {}, the base of the other layers", file.file(),
          keys.name("rope.freq_base_swa"), theta, c.rope.theta);
   c.unrotated = unrotated_by_layer(c.architecture, c.n_layers);
