@@ -90,6 +90,8 @@ void add_kinds(const ModelConfig& c, Json& out) {
   if (c.residual_scale != 1.0) out["residual_scale"] = spelled(c.residual_scale);
   if (c.attention_scale != 0.0) out["attention_scale"] = spelled(c.attention_scale);
   if (c.logit_divisor != 1.0) out["logit_divisor"] = spelled(c.logit_divisor);
+  if (c.logit_cap != 0.0) out["logit_cap"] = spelled(c.logit_cap);
+  if (c.window_theta != 0.0) out["rope_base_of_windows"] = spelled(c.window_theta);
 }
 
 Json describe_experts(const ExpertConfig& e) {

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numbers>
 
 #include "src/base/check.h"
 #include "src/base/ratio.h"
@@ -42,6 +43,21 @@ void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const Te
     for (std::int64_t j = 0; j < ffn; ++j) {
       const double g = gate.row_as<float>(i)[j];
       put(out, i, j, g / (1.0 + std::exp(-g)) * (up.row_as<float>(i)[j]));
+    }
+  }
+}
+
+void geglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out) {
+  constexpr double kCubic = 0.044715;
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, out.dtype(), {n, ffn});
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < ffn; ++j) {
+      const double g = gate.row_as<float>(i)[j];
+      const double inner = std::sqrt(2.0 / std::numbers::pi) * (g + kCubic * g * g * g);
+      // (1 + tanh(z)) / 2 without the cancellation
+      put(out, i, j, g / (1.0 + std::exp(-2.0 * inner)) * up.row_as<float>(i)[j]);
     }
   }
 }

@@ -173,6 +173,9 @@ ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), plan.norm_eps, h, context);
   ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
+  if (plan.logit_cap != 0.0)
+    soft_cap_cpu({y.row_as<float>(0), static_cast<std::size_t>(n * config.vocab)}, static_cast<float>(plan.logit_cap),
+                 context);
   for (std::int64_t row = 0; row < n; ++row)
     for (const std::int32_t id : model.absent_tokens())
       y.row_as<float>(row)[id] = -std::numeric_limits<float>::infinity();

@@ -138,7 +138,7 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       config(m.config()),
       plan(model_plan_of(m.config())),
       ropes(ropes_with_identity(m)),
-      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all),
+      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all && config.gate == Gate::kSilu),
       options(o),
       launch{.stream = std::move(s)},
       weights(std::move(w)),
@@ -350,7 +350,8 @@ void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
 void CudaForward::Impl::many(const MlpPlan& mlp, const WidePass& p) {
   input_many(p.w.ffn_norm, p.n, p.context);
   gemms.many(a.normed, p.n, p.w.gate_up, {.y = a.gate_up});
-  swiglu_cuda(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
+  const auto gated = mlp.gate == Gate::kGelu ? geglu_cuda : swiglu_cuda;
+  gated(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
   add_many(a.ffn_hidden, p.w.down, p.n, p.w.ffn_out_norm);
 }
 

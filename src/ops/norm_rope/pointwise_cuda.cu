@@ -94,21 +94,25 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(float* x, float scale, 
   if (at < total) x[at] *= scale;
 }
 
-__device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gate, std::uint32_t up) {
+template <bool kGelu>
+__device__ __forceinline__ std::uint32_t gated_pair(std::uint32_t gate, std::uint32_t up) {
   const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(gate));
   const float2 u = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(up));
+  if constexpr (kGelu) return pack<__nv_bfloat16>(gelu(g.x) * u.x, gelu(g.y) * u.y);
   return pack<__nv_bfloat16>(silu(g.x) * u.x, silu(g.y) * u.y);
 }
 
+template <bool kGelu>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_kernel(const uint4* gate_up, std::int64_t total, int eighths, uint4* out) {
+    gated_kernel(const uint4* gate_up, std::int64_t total, int eighths, uint4* out) {
   grid_dependency_wait();
   launch_dependents();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= total) return;
   const std::int64_t row = at / eighths, i = at % eighths;
   const uint4 g = gate_up[row * 2 * eighths + i], u = gate_up[(row * 2 + 1) * eighths + i];
-  out[at] = {swiglu_pair(g.x, u.x), swiglu_pair(g.y, u.y), swiglu_pair(g.z, u.z), swiglu_pair(g.w, u.w)};
+  out[at] = {gated_pair<kGelu>(g.x, u.x), gated_pair<kGelu>(g.y, u.y), gated_pair<kGelu>(g.z, u.z),
+             gated_pair<kGelu>(g.w, u.w)};
 }
 
 __global__ void __launch_bounds__(kThreads) bias_kernel(float* x, const float* bias, std::int64_t total, int width) {
@@ -282,7 +286,13 @@ void norm_in_place_cuda(void* x, std::int32_t n, std::int32_t h, std::int64_t st
 
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context) {
   const std::int64_t total = static_cast<std::int64_t>(n) * (ffn / 8);
-  launch(context, "swiglu", swiglu_kernel, blocks_for(total), dim3(kThreads), 0, static_cast<const uint4*>(gate_up),
+  launch(context, "swiglu", gated_kernel<false>, blocks_for(total), dim3(kThreads), 0,
+         static_cast<const uint4*>(gate_up), total, ffn / 8, static_cast<uint4*>(out));
+}
+
+void geglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context) {
+  const std::int64_t total = static_cast<std::int64_t>(n) * (ffn / 8);
+  launch(context, "geglu", gated_kernel<true>, blocks_for(total), dim3(kThreads), 0, static_cast<const uint4*>(gate_up),
          total, ffn / 8, static_cast<uint4*>(out));
 }
 

@@ -38,6 +38,8 @@ void norm_in_place_cuda(void* x, std::int32_t n, std::int32_t h, std::int64_t st
 
 // out [n, ffn] bf16 = silu(gate) * up.   gate_up [n, 2 ffn] bf16, ffn a multiple of 8.
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
+// The same of gelu(gate) * up, GELU in its tanh form.
+void geglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
 
 // x [n, width] f32 += bias [width].
 void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context);

@@ -293,7 +293,21 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n_ids) logits[static_cast<std::int64_t>(blockIdx.y) * vocab + ids[i]] = -INFINITY;
 }
 
+__global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* logits, float cap, std::int64_t total) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < total) logits[at] = cap * tanhf(logits[at] / cap);
+}
+
 }  // namespace
+
+void soft_cap_cuda(float* logits, float cap, std::int32_t n, std::int32_t vocab, const CudaContext& context) {
+  const std::int64_t total = std::int64_t{n} * vocab;
+  if (total == 0) return;
+  launch(context, "soft_cap", soft_cap_kernel, dim3(static_cast<unsigned>((total + kThreads - 1) / kThreads)),
+         dim3(kThreads), 0, logits, cap, total);
+}
 
 void forbid_tokens_cuda(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t n, std::int32_t vocab,
                         const CudaContext& context) {

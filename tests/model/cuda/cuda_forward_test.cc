@@ -27,7 +27,8 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
                                                                 {Architecture::kMistral, 16, 1, 128},
                                                                 {Architecture::kMistral3, 8, 2, 64},
                                                                 {Architecture::kQwen3Moe, 8, 2, 64},
-                                                                {Architecture::kGptOss, 8, 2, 64}})
+                                                                {Architecture::kGptOss, 8, 2, 64},
+                                                                {Architecture::kGemma3, 4, 1, 256}})
     for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
       ModelConfig config = cuda_config(architecture, heads, kv_heads, head_dim);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "src/ops/attention/attention.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
@@ -87,20 +88,34 @@ TEST_F(CudaPointwiseTest, NormsRowsAndPickedRows) {
   }
 }
 
-TEST_F(CudaPointwiseTest, Swiglu) {
+// An operation on [n, 2 ffn] beside f64.
+void check_gated(const Stream& stream, void (*run)(const void*, std::int32_t, std::int32_t, void*, const CudaContext&),
+                 double (*gate)(double)) {
   constexpr std::int64_t kRows = 3, kFfn = 264;
-  const Tensor both = converted(random_f32(kRows, 2 * kFfn, 5), DType::kBF16);
+  const Tensor random = random_f32(kRows, 2 * kFfn, 5);
+  for (std::int64_t i = 0; i < kRows * 2 * kFfn; ++i) random.as<float>()[i] *= 3.0f;
+  const Tensor both = converted(random, DType::kBF16);
   std::vector<std::uint16_t> bits(static_cast<std::size_t>(kRows * 2 * kFfn));
   std::memcpy(bits.data(), both.view().data(), bits.size() * 2);
   const DeviceArray<std::uint16_t> from(bits), out(static_cast<std::size_t>(kRows * kFfn));
-  swiglu_cuda(from.data(), kRows, kFfn, out.data(), context());
+  run(from.data(), kRows, kFfn, out.data(), {.stream = stream.get()});
   const std::vector<std::uint16_t> got = out.get(stream);
   for (std::int64_t i = 0; i < kRows * kFfn; ++i) {
     const std::int64_t row = i / kFfn, j = i % kFfn;
     const double g = value(bits[static_cast<std::size_t>(row * 2 * kFfn + j)]);
-    const double want = g / (1 + std::exp(-g)) * value(bits[static_cast<std::size_t>(row * 2 * kFfn + kFfn + j)]);
+    const double want = gate(g) * value(bits[static_cast<std::size_t>(row * 2 * kFfn + kFfn + j)]);
     ASSERT_LE(std::abs(value(got[static_cast<std::size_t>(i)]) - want), std::abs(want) * 0.0042 + 1e-6);
   }
+}
+
+TEST_F(CudaPointwiseTest, Swiglu) {
+  check_gated(stream, swiglu_cuda, [](double g) { return g / (1 + std::exp(-g)); });
+}
+
+TEST_F(CudaPointwiseTest, Geglu) {
+  check_gated(stream, geglu_cuda, [](double g) {
+    return g / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g)));
+  });
 }
 
 TEST_F(CudaPointwiseTest, ArgmaxTakesTheFirstOfTheLargestAndNoNaN) {
