@@ -49,7 +49,7 @@ AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
   piece.append(finish());
   const StopReason reason = stopped() ? StopReason::kStopString : *event.finished;
   piece.end = AnswerSummary{
-      .reason = reason, .stop_string = matcher_.matched_string(), .stats = stats_of(engine, event.id, reason)};
+      .reason = reason, .stop_string = stops_.matched_string(), .stats = stats_of(engine, event.id, reason)};
   return piece;
 }
 

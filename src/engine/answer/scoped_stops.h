@@ -23,6 +23,7 @@ class ScopedStops {
   std::string push_special(TokenId token);
   std::string finish();
   bool matched() const { return matcher_.matched(); }
+  const std::string& matched_string() const { return matcher_.matched_string(); }  // empty: none
 
  private:
   std::string feed(std::string_view bytes);
