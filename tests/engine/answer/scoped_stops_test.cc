@@ -62,7 +62,11 @@ TEST(ScopedStops, GiveTheSameHoweverTheAnswerIsCut) {
     const Given whole = given(answer, stop, keep, nullptr);
     EXPECT_EQ(given(answer, stop, keep, &random), whole) << answer;
     EXPECT_TRUE(answer.starts_with(whole.text)) << answer;
-    EXPECT_EQ(whole.text == answer, !whole.stopped || (keep && answer.ends_with(whole.text))) << answer;
+    if (!whole.stopped) {
+      EXPECT_EQ(whole.text, answer);
+    } else if (!keep) {
+      EXPECT_LT(whole.text.size(), answer.size());
+    }
     stopped += whole.stopped ? 1 : 0;
   }
   EXPECT_GT(stopped, 300);
