@@ -14,15 +14,17 @@ namespace {
 
 using namespace mneme;
 
-struct Setting {
-  Setting() {
-    options.engine.context = 2048;
-    options.engine.threads = 1;
-    options.engine.pin_threads = false;
-    model = start_model(Checkpoint::open(MNEME_MODEL_FILE), nullptr, options.engine, {});
-  }
+server::ServerOptions small_options() {
   server::ServerOptions options;
-  RunningModel model;
+  options.engine.context = 2048;
+  options.engine.threads = 1;
+  options.engine.pin_threads = false;
+  return options;
+}
+
+struct Setting {
+  server::ServerOptions options = small_options();
+  RunningModel model = start_model(Checkpoint::open(MNEME_MODEL_FILE), nullptr, options.engine, {});
   std::string name = "model";
   server::RequestPlans plans{model};
   server::AnswerFormats formats{"hermes", *model.text};
