@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const json kUseTools = json::parse(R"([
-  {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
-   "cache_control": {"type": "ephemeral"}},
+  {"name": "add", "description": "Adds.", "input_schema": {"type": "object",
+   "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}, "cache_control": {"type": "ephemeral"}},
   {"name": "now", "input_schema": {"type": "object", "properties": {}}}])");
 
 class Messages : public AgentServer {

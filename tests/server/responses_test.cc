@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 const json kFlatTools = json::parse(R"([
   {"type": "function", "name": "add", "description": "Adds.", "strict": null,
-   "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+   "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
   {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}])");
 
 class Responses : public AgentServer {
