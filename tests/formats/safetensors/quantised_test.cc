@@ -345,7 +345,8 @@ HfBuilder folder_with(const char* golden) {
 }
 
 TEST(Quantised, FoldersOpenAndConvert) {
-  for (const char* golden : {"gptq_act_order", "awq", "ct_int8_f32", "fp8_tensor", "gptq_symmetric", "modelopt_nvfp4"}) {
+  for (const char* golden :
+       {"gptq_act_order", "awq", "ct_int8_f32", "fp8_tensor", "gptq_symmetric", "modelopt_nvfp4"}) {
     SCOPED_TRACE(golden);
     const GoldenCase& c = goldens().cases.at(golden);
     const HfBuilder b = folder_with(golden);
