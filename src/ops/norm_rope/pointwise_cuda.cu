@@ -94,6 +94,11 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(float* x, float scale, 
   if (at < total) x[at] *= scale;
 }
 
+// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), without the cancellation.
+__device__ __forceinline__ float gelu(float x) {
+  return x / (1.0f + __expf(-x * (1.59576912f + 0.0713548163f * x * x)));
+}
+
 template <bool kGelu>
 __device__ __forceinline__ std::uint32_t gated_pair(std::uint32_t gate, std::uint32_t up) {
   const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(gate));
