@@ -1,4 +1,4 @@
-// Which sequences of the engine begin as a new prompt does: a radix tree over page hashes, with the least recently used
+// Which sequences of the engine begin as a new prompt does: a map of hashes of page chains, with the least recently used
 // sequence to evict when memory is wanted.
 //
 // A node is a page of tokens after the pages before it; it is found by the hash of all of these, and what it names is

@@ -11,8 +11,8 @@
 // The other schedules have no gate.
 //
 // Host    DecodeAttention::gate_row() and select_by_mass() of src/methods/decode_attention.cc evaluate it.
-// Device  gate_cuda.cuh evaluates it once a step and publishes one flag a KV head, Selections::flags, which kernels
-// read. NaN     A cosine of NaN flags. A missing mass of NaN does not.
+// Device  gate_cuda.cuh evaluates it once a step and publishes Selections::flags, one a KV head, which kernels read.
+// NaN     A cosine of NaN flags. A missing mass of NaN does not.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 //   kSpeculative, cosine gate  store_qkv_cuda (append_cuda.h), which makes the cosines    publish_cosine_gate
 //   kSpeculative, mass gate    the selection for this step, which weighs what is missing  publish_mass_gate
 //   kBoundary                  the selection for this step, for all KV heads of a layer   gate_layer,
-//   publish_layer_gate
+//                                                                                      publish_layer_gate
 //
 // The flags of a step are there for its recall, and for the selection and recall of the next step (SelectWhen::kNext);
 // those of cosine gates for the selection of this step, too.

@@ -364,7 +364,7 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
     CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body, how);
     Reply::Setting setting = setting_of(parsed, *w, use);
     auto reply = std::make_shared<CompletionReply>(std::move(setting), std::move(parsed), std::move(w));
-    return [reply] { reply->start(); };
+    return [reply] { reply->start(); };  // Reply::start() (reply/reply.cc) submits it
   });
 }
 

@@ -14,13 +14,13 @@
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
-#include "src/server/cache/slot_files.h"
 #include "src/server/events/kv_event_publisher.h"
 #include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/reply/reply.h"
 #include "src/server/responses/response_store.h"
 #include "src/server/server_options.h"
+#include "src/server/slots/slot_files.h"
 #include "src/server/turns/made_chat.h"
 
 namespace mneme::server {

@@ -1,4 +1,4 @@
-#include "src/server/cache/slot_files.h"
+#include "src/server/slots/slot_files.h"
 
 #include <algorithm>
 #include <future>
