@@ -129,8 +129,8 @@ TEST_F(Messages, AreStreamedInTheOrderOfTheirBlocks) {
 }
 
 TEST_F(Messages, AreStreamedAsTheyAreWhole) {
-  for (const std::string answer : {kThoughtTextCalls, "Only text. ", "<think>Only a thought", "<tool_call> in prose",
-                                   "", "<tool_call>{\"name\": \"now\"}"}) {
+  for (const std::string answer :
+       {kThoughtTextCalls, "Only text. ", "<think>Only a thought", "", "<tool_call>{\"name\": \"now\"}"}) {
     SCOPED_TRACE(answer);
     json whole = message(answer, {{"tools", kUseTools}});
     json streamed = accumulated(named_events(answered(answer, {{"tools", kUseTools}, {"stream", true}}).body));
