@@ -10,44 +10,20 @@ code 77: the package index cannot be reached, nothing was tested.
 """
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 
+from client_venv import expect, run_inside
+
 PINNED = ["openai==3.52.0", "openai-agents==0.24.0", "anthropic==2.14.0", "pydantic-ai-slim[openai,anthropic]==2.68.0"]
 CLAUDE_CODE = "--claude-code" in sys.argv
 if CLAUDE_CODE:
     PINNED.append("claude-agent-sdk==0.2.189")
-SKIPPED = 77
 CALL = '<tool_call>{"name": "%s", "arguments": %s}</tool_call>'
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
-
-
-def ensure_clients(venv):
-    """Runs this script again inside the environment, which is made first where it is missing."""
-    python = os.path.join(venv, "bin", "python")
-    mark = os.path.join(venv, "installed")
-    os.makedirs(venv, exist_ok=True)
-    with open(venv + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(mark) or open(mark).read() != repr(PINNED):
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-            install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", *PINNED]
-            done = subprocess.run(install, capture_output=True, text=True)
-            if done.returncode != 0:
-                print("SKIPPED: %s cannot be installed (offline?)\n%s" % (", ".join(PINNED), done.stderr[-400:]))
-                sys.exit(SKIPPED)
-            with open(mark, "w") as f:
-                f.write(repr(PINNED))
-    os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:], "--inside"])
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 @contextlib.contextmanager
@@ -289,4 +265,4 @@ if __name__ == "__main__":
     if sys.argv[-1] == "--inside":
         main()
     else:
-        ensure_clients(os.path.abspath(sys.argv[2]))
+        run_inside(os.path.abspath(sys.argv[2]), PINNED)

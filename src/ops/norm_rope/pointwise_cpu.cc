@@ -180,6 +180,25 @@ void for_rows(std::int64_t n, std::int64_t width, const CpuContext& context, con
   context.pool->parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });
 }
 
+// out = gate function of `gate` times `up`, by the kernel of out's type.
+template <typename Out>
+using GatedKernel = void (*)(const float* gate, const float* up, std::int64_t n, Out* out);
+void gated_rows(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
+                const CpuContext& context, GatedKernel<float> to_f32, GatedKernel<bf16> to_bf16) {
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, out.dtype(), {n, ffn});
+  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i) {
+      const float *g = gate.row_as<float>(i), *u = up.row_as<float>(i);
+      if (out.dtype() == DType::kBF16)
+        to_bf16(g, u, ffn, out.row_as<bf16>(i));
+      else
+        to_f32(g, u, ffn, out.row_as<float>(i));
+    }
+  });
+}
+
 }  // namespace
 
 void embed_cpu(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out,
@@ -214,34 +233,12 @@ void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, con
 
 void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
                 const CpuContext& context) {
-  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
-  expect_shape("up", up, DType::kF32, {n, ffn});
-  expect_shape("out", out, out.dtype(), {n, ffn});
-  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i) {
-      const float *g = gate.row_as<float>(i), *u = up.row_as<float>(i);
-      if (out.dtype() == DType::kBF16)
-        HWY_DYNAMIC_DISPATCH(SwigluToBF16)(g, u, ffn, out.row_as<bf16>(i));
-      else
-        HWY_DYNAMIC_DISPATCH(SwigluToF32)(g, u, ffn, out.row_as<float>(i));
-    }
-  });
+  gated_rows(gate, up, out, context, HWY_DYNAMIC_DISPATCH(SwigluToF32), HWY_DYNAMIC_DISPATCH(SwigluToBF16));
 }
 
 void geglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
                const CpuContext& context) {
-  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
-  expect_shape("up", up, DType::kF32, {n, ffn});
-  expect_shape("out", out, out.dtype(), {n, ffn});
-  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i) {
-      const float *g = gate.row_as<float>(i), *u = up.row_as<float>(i);
-      if (out.dtype() == DType::kBF16)
-        HWY_DYNAMIC_DISPATCH(GegluToBF16)(g, u, ffn, out.row_as<bf16>(i));
-      else
-        HWY_DYNAMIC_DISPATCH(GegluToF32)(g, u, ffn, out.row_as<float>(i));
-    }
-  });
+  gated_rows(gate, up, out, context, HWY_DYNAMIC_DISPATCH(GegluToF32), HWY_DYNAMIC_DISPATCH(GegluToBF16));
 }
 
 void soft_cap_cpu(std::span<float> x, float cap, const CpuContext& context) {

@@ -13,6 +13,7 @@
 #include "src/ops/norm_rope/pointwise_cuda.h"
 #include "src/ops/norm_rope/rope.h"
 #include "src/selection/gate/gate.h"
+#include "tests/cuda/bits_testing.h"
 #include "tests/cuda/cuda_testing.h"
 #include "tests/ops/gemm/gemm_testing.h"
 
@@ -25,15 +26,6 @@ class CudaAppendTest : public CudaTest {
  protected:
   CudaContext context() const { return {.stream = stream.get()}; }
 };
-
-std::vector<float> floats_of(const Tensor& t, std::int64_t n) {
-  return {t.as<float>(), t.as<float>() + n};
-}
-double value(std::uint16_t bits) {
-  bf16 v;
-  v.bits = bits;
-  return static_cast<double>(static_cast<float>(v));
-}
 
 // Bias, per-head norm, RoPE and the destination of every row's key and value, against the references.
 struct StoreCase {

@@ -10,6 +10,7 @@
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise.h"
 #include "src/ops/norm_rope/rope.h"
+#include "tests/cuda/bits_testing.h"
 #include "tests/cuda/cuda_testing.h"
 #include "tests/ops/gemm/gemm_testing.h"
 
@@ -20,15 +21,6 @@ class CudaPointwiseTest : public CudaTest {
  protected:
   CudaContext context() const { return {.stream = stream.get()}; }
 };
-
-std::vector<float> floats_of(const Tensor& t, std::int64_t n) {
-  return {t.as<float>(), t.as<float>() + n};
-}
-double value(std::uint16_t bits) {
-  bf16 v;
-  v.bits = bits;
-  return static_cast<double>(static_cast<float>(v));
-}
 
 TEST_F(CudaPointwiseTest, EmbedsRowsOfEveryType) {
   constexpr std::int64_t kVocab = 11, kHidden = 256;
