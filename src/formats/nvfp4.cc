@@ -3,31 +3,30 @@
 namespace mneme {
 namespace {
 
-// Puts a code at value i of a block of zeros.
-void put_code(BlockNVFP4& block, int i, int code) {
-  std::uint8_t& both = block.q[i / kQuantBlock * 16 + i % 16];
-  both = low_byte(both | (i % kQuantBlock < 16 ? code : code << 4));
+// code: of value i of the block.
+template <typename Code>
+void put_codes(BlockNVFP4& block, Code code) {
+  for (int half = 0; half < kNvfp4Block / kQuantBlock; ++half)
+    for (int j = 0; j < 16; ++j) {
+      const int i = half * kQuantBlock + j;
+      block.q[half * 16 + j] = two_nibbles(code(i), code(i + 16));
+    }
 }
 
-bool is_nan(std::uint8_t scale) {
-  return (scale & 0x7f) == 0x7f;
-}
+constexpr int kNanScale = 0x7f;  // less its sign
 
 }  // namespace
 
 bool pack_nvfp4_row(std::int64_t k, const std::uint8_t* codes, const std::uint8_t* scales, float factor,
                     BlockNVFP4* out) {
   bool numbers = true;
-  for (std::int64_t b = 0; b < k / kNvfp4Block; ++b) {
-    out[b] = {.d = factor, .s = {}, .q = {}};
-    for (int g = 0; g < kNvfp4Block / kNvfp4Group; ++g) {
-      out[b].s[g] = scales[4 * b + g];
-      numbers = numbers && !is_nan(out[b].s[g]);
+  for (std::int64_t b = 0; b < k / kNvfp4Block; ++b, codes += kNvfp4Block / 2) {
+    out[b].d = factor;
+    for (std::uint8_t& scale : out[b].s) {
+      scale = *scales++;
+      numbers = numbers && (scale & 0x7f) != kNanScale;
     }
-    for (int i = 0; i < kNvfp4Block; ++i) {
-      const std::uint8_t both = codes[b * (kNvfp4Block / 2) + i / 2];
-      put_code(out[b], i, i % 2 == 0 ? both & 15 : both >> 4);
-    }
+    put_codes(out[b], [codes](int i) { return codes[i / 2] >> (4 * (i % 2)); });
   }
   return numbers;
 }
@@ -35,15 +34,11 @@ bool pack_nvfp4_row(std::int64_t k, const std::uint8_t* codes, const std::uint8_
 void pack_nvfp4_blocks(std::int64_t n, const std::byte* from, float factor, BlockNVFP4* out) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(from);
   for (std::int64_t b = 0; b < n; ++b, bytes += kGgufNvfp4Bytes) {
-    out[b] = {.d = factor, .s = {}, .q = {}};
-    for (int g = 0; g < kNvfp4Block / kNvfp4Group; ++g) {
-      const int scale = bytes[g] & 0x7f;
-      out[b].s[g] = low_byte(scale == 0x7f ? 0 : scale);
-      for (int i = 0; i < kNvfp4Group; ++i) {
-        const std::uint8_t both = bytes[4 + 8 * g + i % 8];
-        put_code(out[b], kNvfp4Group * g + i, i < 8 ? both & 15 : both >> 4);
-      }
-    }
+    out[b].d = factor;
+    for (int g = 0; g < kNvfp4Block / kNvfp4Group; ++g)
+      out[b].s[g] = low_byte((bytes[g] & 0x7f) == kNanScale ? 0 : bytes[g] & 0x7f);
+    const std::uint8_t* codes = bytes + kNvfp4Block / kNvfp4Group;
+    put_codes(out[b], [codes](int i) { return codes[i / kNvfp4Group * 8 + i % 8] >> (4 * (i / 8 % 2)); });
   }
 }
 

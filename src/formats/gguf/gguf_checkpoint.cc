@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/thread_pool.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
 #include "src/formats/gguf/gguf_parts.h"
@@ -29,9 +31,10 @@ class GgufCheckpoint final : public Checkpoint {
     config_ = read_gguf_config(file_);
     tokenizer_ = read_gguf_tokenizer(file_);
     pad_tokens(tokenizer_, config_.vocab, file_.file());
+    std::optional<ThreadPool> pool;  // for files with NVFP4
     for (const GgufTensor& t : file_.tensors()) {
       if (t.name == "rope_freqs.weight" || t.name.starts_with("rope_factors_") || is_scale_of_nvfp4(t.name)) continue;
-      const std::byte* data = t.dtype == DType::kNVFP4 ? repack_nvfp4(t) : t.data.data();
+      const std::byte* data = t.dtype == DType::kNVFP4 ? repack_nvfp4(t, pool) : t.data.data();
       add_split(config_, {std::string(t.name), view_of_dims(data, t.dtype, t.dims, t.rank)}, tensors_);
     }
     check_weights(config_, *this, file_.file());
@@ -49,6 +52,7 @@ class GgufCheckpoint final : public Checkpoint {
 
  private:
   static constexpr std::string_view kWeight = ".weight", kScale = ".scale", kInputScale = ".input_scale";
+  static constexpr std::int64_t kBlocksPerTask = 4096;
 
   // The factor of a matrix in NVFP4, or the scale of its activations, which stay in 16 bits.
   bool is_scale_of_nvfp4(std::string_view name) const {
@@ -62,7 +66,8 @@ class GgufCheckpoint final : public Checkpoint {
   }
 
   // With the factor in every block. One for the matrix or for each expert; without the tensor, 1.
-  const std::byte* repack_nvfp4(const GgufTensor& t) {
+  const std::byte* repack_nvfp4(const GgufTensor& t, std::optional<ThreadPool>& pool) {
+    if (!pool) pool.emplace(available_cpus());
     if (!t.name.ends_with(kWeight))
       fail(ErrorKind::kUnsupported, "{}: tensor '{}' is NVFP4; expected a matrix named ...{}", file_.file(), t.name,
            kWeight);
@@ -78,7 +83,11 @@ class GgufCheckpoint final : public Checkpoint {
       if (factors != nullptr) std::memcpy(&factor, factors->data.data() + i * sizeof(float), sizeof(float));
       if (!std::isfinite(factor))
         fail(ErrorKind::kFormat, "{}: tensor '{}': expected numbers, found {}", file_.file(), name, factor);
-      pack_nvfp4_blocks(n, t.data.data() + i * n * kGgufNvfp4Bytes, factor, blocks.as<BlockNVFP4>() + i * n);
+      const std::byte* from = t.data.data() + i * n * kGgufNvfp4Bytes;
+      BlockNVFP4* const to = blocks.as<BlockNVFP4>() + i * n;
+      pool->parallel_for(n, kBlocksPerTask, [&](std::int64_t b, std::int64_t end, int) {
+        pack_nvfp4_blocks(end - b, from + b * kGgufNvfp4Bytes, factor, to + b);
+      });
     }
     return blocks.data();
   }
