@@ -228,11 +228,6 @@ std::int32_t int_in(const JsonRef& value, std::int64_t low, std::int64_t high) {
   throw ApiError(400, fmt::format("{}: {}", key, why), std::string(key), "unsupported_parameter");
 }
 
-bool chat_reads_field(std::string_view name) {
-  return std::any_of(std::begin(kRead), std::end(kRead),
-                     [&](const ReadField& f) { return f.name == name && read_here(f, true); });
-}
-
 bool is_given(const JsonRef& body, std::string_view key) {
   const auto v = body.find(key);
   return v && asks_for_something(v->value());

@@ -23,9 +23,6 @@ void check_fields(const JsonRef& body, bool chat);
 // Errors    ApiError 400, as above; kFormat where `body` is no object.
 void expect_fields(const JsonRef& body, std::span<const std::string_view> names);
 
-// A chat's body may have the field, with any value.
-bool chat_reads_field(std::string_view name);
-
 // Whether a field is present with a value that has an effect: not null, false, 0, "" or empty.
 bool is_given(const JsonRef& body, std::string_view key);
 

@@ -84,7 +84,7 @@ void set_thinking(const JsonRef& body, std::optional<std::int32_t> max_tokens, O
   if (!budget || type != "enabled") return;
   const std::int32_t tokens = int_in(*budget, 1, std::numeric_limits<std::int32_t>::max());
   if (max_tokens && tokens >= *max_tokens) budget->wrong("fewer tokens than max_tokens");
-  if (chat_reads_field("thinking_token_budget")) chat["thinking_token_budget"] = tokens;
+  chat["thinking_token_budget"] = tokens;
 }
 
 void set_output(const JsonRef& body, const OrderedJson& in_order, OrderedJson& chat, Skipped& skipped) {
