@@ -68,8 +68,8 @@ void RankEngine::log(RankCall call, FunctionRef<void(ByteWriter&)> arguments) {
   if (link_.leads()) link_.call(call, room_may_differ(), arguments);
 }
 
-// What ends or holds a request is also called by destructors. Where the ranks have stopped nobody is left to be told, and
-// the next step says so.
+// Destructors also call what ends or holds a request. If the ranks have stopped, the call is not logged, and the next
+// step reports it.
 void RankEngine::log(RankCall call, RequestId id) {
   try {
     log(call, [id](ByteWriter& out) { out.put(id.value); });

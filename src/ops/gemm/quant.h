@@ -63,10 +63,10 @@ constexpr float mxfp4_scale(std::uint8_t e) {
   return std::bit_cast<float>(e < 2 ? std::uint32_t{0x00200000} << e : (std::uint32_t{e} - 1) << 23);
 }
 
-// What quantised safetensors become (src/formats/safetensors/quantised.h); in no GGUF file.
+// What quantised safetensors (src/formats/safetensors/quantised.h) and type 40 of GGUF files (nvfp4) become.
 //
-//   fp8    d * e4m3(q[i]). Codes 0x7f and 0xff, which are NaN in e4m3, are 480 and -480 here: whoever makes a block that
-//          has one sets d to NaN.
+//   fp8    d * e4m3(q[i]). Codes 0x7f and 0xff, which are NaN in e4m3, are 480 and -480 here: the maker of a block
+//          that has one sets d to NaN.
 //   int4   scale * (N - zero point), N the nibble of value i in the order of q4_0. The upper 24 bits of `scale_and_zero`
 //          are those of an f32, which has bits to spare for any f16 or bf16; the lower 8 are the zero point.
 //   int8   d * q[i]

@@ -133,7 +133,7 @@ Walker::Mask Walker::mask_of(const TokenConstraint& constraint) const {
 
 std::string Walker::bytes_of(TokenId id) const {
   if (tokenizer_.is_control(id)) return std::string(rules_.marks->bytes_of(id));
-  // No character has the bytes around special tokens: a token that is one of them stands for another that is none.
+  // No character has the bytes around special tokens: a token that is one of them is replaced by one that is not.
   std::string bytes = tokenizer_.token_bytes(id);
   for (char& c : bytes)
     if (c == kTokenBegin || c == kTokenEnd) c = '\xC0';
