@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/tensor/buffer.h"
 #include "src/tensor/half.h"
-#include "src/tensor/tensor.h"
 
 namespace mneme {
 
