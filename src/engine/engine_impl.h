@@ -56,8 +56,10 @@ struct Engine::Impl {
   bool forecasts() const { return options.kv_admission == KvAdmission::kForecast; }
   // Blocks that admission counts on for a request.
   std::int64_t expected_blocks(const Request& r) const;
-  RequestView view(const Request& r) const { return r.view(scored_rows(), expected_blocks(r)); }
+  RequestView view(const Request& r) const;
   std::vector<RequestView> views() const;
+  // What a prefix, an earlier turn or a lost page left behind a multiple of ForwardPass::prompt_alignment() goes.
+  void align_prompts();
   std::vector<ScheduledTokens> plan();
   std::vector<ScheduledTokens> plan_with_room();
   bool fits(const std::vector<ScheduledTokens>& plan) const;
@@ -84,6 +86,7 @@ struct Engine::Impl {
   std::vector<RequestId> reported;   // whose end step() has returned and whose sequence is gone
   LowerTier* lower = nullptr;
   PrefillChunk chunk;
+  bool prompt_next = false;  // ForwardPass::prompt_alignment() > 1: the last step had rows of answers
   AnswerForecast forecast;
   Counts counts;
   std::int64_t next_id = 0;

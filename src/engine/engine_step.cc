@@ -1,5 +1,6 @@
 // The parts of a step: what runs, the rows of its batch, tokens from its logits, and what they mean for each request.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "src/base/check.h"
@@ -11,6 +12,20 @@ namespace mneme {
 std::int32_t Engine::Impl::scored_rows() const {
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
   return static_cast<std::int32_t>(std::max<std::int64_t>(kBytes / (forward->vocab() * 4), 1));
+}
+
+RequestView Engine::Impl::view(const Request& r) const {
+  RequestView view = r.view(scored_rows(), expected_blocks(r));
+  view.window = std::lcm(view.window, forward->prompt_alignment());
+  view.first_window = view.window - r.cache.length() % view.window;
+  return view;
+}
+
+void Engine::Impl::align_prompts() {
+  const std::int32_t each = forward->prompt_alignment();
+  for (Request* r : active)
+    if (r->scheduled() && !r->parked && r->cache.length() < r->decode_from())
+      r->truncate(r->cache.length() / each * each);
 }
 
 std::vector<RequestView> Engine::Impl::views() const {
@@ -27,13 +42,17 @@ bool Engine::Impl::all_held() const {
 }
 
 std::vector<ScheduledTokens> Engine::Impl::plan() {
+  const bool apart = forward->prompt_alignment() > 1;
+  if (apart) align_prompts();
   std::vector<RequestView> all = views();
   std::int64_t free_blocks = pool->n_free();
   std::int32_t prompt_tokens = chunk.tokens();
   agree_on_step(all, free_blocks, prompt_tokens);
   return schedule({.requests = all, .free_blocks = free_blocks}, {.max_sequences = options.max_sequences,
                                                                   .max_batched_tokens = options.max_batched_tokens,
-                                                                  .max_prompt_tokens = prompt_tokens});
+                                                                  .max_prompt_tokens = prompt_tokens,
+                                                                  .apart = apart,
+                                                                  .prompt_next = prompt_next});
 }
 
 // Where requests begin by forecast, a step may find too little memory: sequences that do not run give pages up, then
@@ -53,7 +72,14 @@ std::vector<ScheduledTokens> Engine::Impl::plan_with_room() {
     rows = plan();
     leave_parked_out(rows);
   }
-  for (const ScheduledTokens& r : rows) unpark(*requests.at(r.id), lower);
+  bool any_parked = false;
+  for (const ScheduledTokens& r : rows) {
+    any_parked = any_parked || requests.at(r.id)->parked;
+    unpark(*requests.at(r.id), lower);
+  }
+  if (!any_parked || forward->prompt_alignment() == 1) return rows;
+  rows = plan();  // a prompt that goes on without its pages begins at a multiple
+  leave_parked_out(rows);
   return rows;
 }
 
@@ -238,6 +264,8 @@ void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
 void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
   observe(batch, seconds, chunk);
+  prompt_next =
+      std::ranges::none_of(batch.rows, [](const SequenceRows& rows) { return rows.phase == SequencePhase::kPrefill; });
   for (Request* const request : batch.requests) {
     Request& r = *request;
     r.state = Request::State::kRunning;

@@ -6,9 +6,15 @@ namespace mneme {
 
 void check_device_options(const EngineOptions& options) {
   if (options.device != Device::kCuda || !options.deterministic) return;
-  fail(ErrorKind::kOption,
-       "--deterministic: expected --device cpu, found cuda: GPU kernels pick tiles by the shape of the batch, so that "
-       "answers may round differently beside others; leave it out");
+  // GEMMs of a prompt have 256 rows (kInvariantRows), graphs of a step 64.
+  constexpr std::int32_t kLeastTokens = 256, kMostSequences = 64;
+  if (options.max_batched_tokens < kLeastTokens)
+    fail(ErrorKind::kOption,
+         "--deterministic with --device cuda: expected --max-batched-tokens of at least {}, found {}", kLeastTokens,
+         options.max_batched_tokens);
+  if (options.max_sequences > kMostSequences)
+    fail(ErrorKind::kOption, "--deterministic with --device cuda: expected --max-num-seqs of at most {}, found {}",
+         kMostSequences, options.max_sequences);
 }
 
 }  // namespace mneme

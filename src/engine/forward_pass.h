@@ -43,6 +43,9 @@ class ForwardPass {
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }
+  // Rows of a prompt in a step begin at a multiple of so many tokens; then a step has rows of answers or of one prompt,
+  // never both. 1: anywhere, beside others.
+  virtual std::int32_t prompt_alignment() const { return 1; }
   // How the ranks of one model are told the engine's calls; null: one rank has all of it.
   virtual RankLink* ranks() const { return nullptr; }
   // The model behind it, where there is one.

@@ -1,5 +1,6 @@
 // The engine's forward pass on a CUDA device.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "src/engine/ranks/rank_pass.h"
 #include "src/model/cuda/forward.h"
 #include "src/model/cuda/ranks/device_collective.h"
+#include "src/model/cuda/step/gemms.h"
 #include "src/model/ranks/rank_forward.h"
 #include "src/model/shapes.h"
 #include "src/model/weight_placement.h"
@@ -38,6 +40,7 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o, D
           .kv_dtype = kv_dtype_of(o),
           .grow_slots = true,
           .audit_every = o.audit_every,
+          .batch_invariant = o.deterministic,
           .ranks = ranks,
           .split = split};
 }
@@ -82,6 +85,8 @@ class CudaPass final : public ForwardPass {
             *model_,
             CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
             Stream::make(), forward_options(*model_, options, collective_.get(), split)),
+        batch_invariant_(options.deterministic),
+        max_batched_tokens_(options.max_batched_tokens),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take 9.0 ms a
@@ -107,7 +112,9 @@ class CudaPass final : public ForwardPass {
     return forward_.make_pool(shape, n_blocks);
   }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
+  std::int32_t prompt_alignment() const override { return batch_invariant_ ? kInvariantRows : 1; }
   void expect_method(const Plan& plan) const override {
+    if (batch_invariant_) expect_windows(plan);
     if (link_ != nullptr) expect_ranks_do(plan, link_->split());
   }
   RankLink* ranks() const override { return link_.get(); }
@@ -132,10 +139,22 @@ class CudaPass final : public ForwardPass {
   const Model* model() const override { return model_.get(); }
 
  private:
+  // Windows of a prompt and its groups of rows end together.
+  void expect_windows(const Plan& plan) const {
+    const std::int64_t rows = plan.window ? std::lcm<std::int64_t>(plan.window->rows, kInvariantRows) : 0;
+    if (rows > max_batched_tokens_)
+      fail(ErrorKind::kOption,
+           "--deterministic with --device cuda: '{}' reads prompts in windows of {} tokens, which takes steps of {}; "
+           "expected --max-batched-tokens of at least as many, or windows that are a multiple or a divisor of {}",
+           plan.name(), plan.window->rows, rows, kInvariantRows);
+  }
+
   std::unique_ptr<Model> model_;
   std::unique_ptr<RankLink> link_;                // null: the model is whole
   std::unique_ptr<DeviceCollective> collective_;  // as well
   CudaForward forward_;
+  bool batch_invariant_;
+  std::int32_t max_batched_tokens_;
   bool host_;
   std::vector<SamplingRule> rules_;
   std::vector<Sampler::SampledToken> sampled_;

@@ -74,19 +74,22 @@ class EngineModel : public testing::Test {
   std::vector<NeedlePrompt> prompts_;
 };
 
-// No kernel of a device acts on it: it was accepted and changed nothing.
-TEST(DeviceOptions, DeterministicIsRefusedOnADevice) {
-  EXPECT_NO_THROW(check_device_options({.device = Device::kCpu, .deterministic = true}));
-  EXPECT_NO_THROW(check_device_options({.device = Device::kCuda}));
-  EngineOptions options{.device = Device::kCuda, .deterministic = true};
-  auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
-  try {
-    start_model(std::move(checkpoint), nullptr, options, {});
-    FAIL() << "it started";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kOption);
-    EXPECT_THAT(e.what(), ::testing::StartsWith("--deterministic: expected --device cpu, found cuda"));
-  }
+// What a device needs in order to compute a row with the same bits in every step.
+TEST(DeviceOptions, DeterministicAsksForStepsThatADeviceCanTake) {
+  const auto message = [](const EngineOptions& options) {
+    return error_message(ErrorKind::kOption, [&] { check_device_options(options); });
+  };
+  EngineOptions options{.device = Device::kCuda, .max_sequences = 64, .max_batched_tokens = 256};
+  options.deterministic = true;
+  EXPECT_NO_THROW(check_device_options(options));
+  options.max_batched_tokens = 255;
+  EXPECT_THAT(message(options), ::testing::HasSubstr("--max-batched-tokens of at least 256, found 255"));
+  options.device = Device::kCpu;
+  EXPECT_NO_THROW(check_device_options(options));
+  options = {.device = Device::kCuda, .max_sequences = 65};
+  EXPECT_NO_THROW(check_device_options(options));
+  options.deterministic = true;
+  EXPECT_THAT(message(options), ::testing::HasSubstr("--max-num-seqs of at most 64, found 65"));
 }
 
 TEST_F(EngineModel, ABatchAnswersAsEachDoesAlone) {

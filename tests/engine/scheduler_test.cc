@@ -56,6 +56,18 @@ TEST(Scheduler, BesideAnswersPromptsGetAChunk) {
   EXPECT_EQ(rows({view(2, Phase::kPrefill, 300)}, 9, limits), (Rows{{2, 256}})) << "nobody answers";
 }
 
+TEST(Scheduler, ApartAStepHasAnswersOrOnePrompt) {
+  const std::vector<RequestView> all{view(1, Phase::kDecode, 1), view(2, Phase::kPrefill, 300),
+                                     view(3, Phase::kWaiting, 20), view(4, Phase::kDecode, 1)};
+  SchedulerLimits limits{.max_batched_tokens = 256, .max_prompt_tokens = 40, .apart = true};
+  EXPECT_EQ(rows(all, 9, limits), (Rows{{1, 1}, {4, 1}}));
+  limits.prompt_next = true;
+  EXPECT_EQ(rows(all, 9, limits), (Rows{{2, 256}})) << "a whole step, because nobody's answer is in it";
+  EXPECT_EQ(rows({view(3, Phase::kWaiting, 20, 5), view(4, Phase::kDecode, 1)}, 4, limits), (Rows{{4, 1}}))
+      << "the prompt does not fit yet";
+  EXPECT_EQ(rows({view(2, Phase::kPrefill, 30), view(3, Phase::kWaiting, 20)}, 9, limits), (Rows{{2, 30}}));
+}
+
 RequestView grouped(RequestView v, std::int32_t group, std::int32_t limit) {
   v.group = group;
   v.group_limit = limit;

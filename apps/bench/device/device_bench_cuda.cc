@@ -94,7 +94,8 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
                              .max_sequences = most,
                              .max_context = deepest,
                              .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
-                             .kv_dtype = options.kv_dtype};
+                             .kv_dtype = options.kv_dtype,
+                             .batch_invariant = options.batch_invariant};
   std::optional<RankRange> head, experts;
   if (Collective* const ranks = options.ranks; ranks != nullptr) {
     b.ranks =

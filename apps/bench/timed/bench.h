@@ -25,6 +25,7 @@ struct BenchOptions {
   bool keep_spans = false;           // for a trace
   bool phases = false;               // decode on a device: as many steps again, timed by phase
   bool host_pages = false;           // on a device: keys and values in host memory
+  bool batch_invariant = false;      // on a device: CudaForwardOptions::batch_invariant
   Collective* ranks = nullptr;       // that share the model (src/model/ranks); all measure the same cases
 };
 

@@ -212,6 +212,7 @@ int bench(BenchCommand o) {
                              .keep_spans = !o.output.trace.empty(),
                              .phases = o.output.phases,
                              .host_pages = o.machine.kv_store == "host",
+                             .batch_invariant = o.machine.deterministic,
                              .ranks = ranks ? &ranks->world() : nullptr};
   if (ranks) ranks->world().barrier(Patience::kWhileTheyLive);
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)

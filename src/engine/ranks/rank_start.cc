@@ -93,6 +93,11 @@ std::unique_ptr<Engine> rank_engine(const RankSetup& ranks, std::unique_ptr<Chec
   EngineOptions mine = options;
   for (std::int64_t* bytes : {&mine.kv_memory_bytes, &mine.kv_spill.bytes})
     *bytes /= world.size();  // a rank stores its heads alone
+  if (options.device == Device::kCuda && options.deterministic)
+    fail(ErrorKind::kOption,
+         "--deterministic with --device cuda: expected one GPU, found {} ranks: sums over ranks follow the number of "
+         "rows; leave it out, or run on one GPU",
+         world.size());
   if (options.device == Device::kCuda) expect_device(ranks);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   auto checkpoint = ranks.split == RankSplit::kLayers ? stage_checkpoint(std::move(whole), world.rank(), world.size())

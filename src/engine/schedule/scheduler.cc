@@ -1,6 +1,7 @@
 #include "src/engine/schedule/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/size32.h"
@@ -104,6 +105,8 @@ std::vector<ScheduledTokens> schedule(const SchedulerSnapshot& snapshot, const S
     }
   }
 
+  if (limits.apart && !rows.empty() && !limits.prompt_next) return rows;
+  const std::vector<ScheduledTokens> answers = limits.apart ? std::exchange(rows, {}) : std::vector<ScheduledTokens>();
   const auto n_decode = size32(rows);
   std::int32_t budget = prompt_budget(limits, n_decode);
   GroupCounts groups(snapshot.requests);
@@ -111,7 +114,7 @@ std::vector<ScheduledTokens> schedule(const SchedulerSnapshot& snapshot, const S
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });
   bool admits = true, any_prompt = false;
   for (const RequestView* r : prompts) {
-    if (budget == 0) break;
+    if (budget == 0 || (limits.apart && any_prompt)) break;
     if (r->phase == RequestPhase::kWaiting) {
       if (groups.full(*r)) continue;
       admits = admits && n_running < limits.max_sequences && r->blocks_to_end <= unreserved;
@@ -126,7 +129,7 @@ std::vector<ScheduledTokens> schedule(const SchedulerSnapshot& snapshot, const S
     rows.push_back({r->id, n});
     budget -= std::min(n, budget);
   }
-  return rows;
+  return rows.empty() ? answers : rows;
 }
 
 }  // namespace mneme

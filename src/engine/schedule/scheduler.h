@@ -41,6 +41,8 @@ struct SchedulerLimits {
   std::int32_t max_sequences = 16;                                            // running (prefill or decode) at once
   std::int32_t max_batched_tokens = 1024;                                     // in one step
   std::int32_t max_prompt_tokens = std::numeric_limits<std::int32_t>::max();  // of these, in a step with answers
+  // A step has rows of answers, or of one prompt; prompt_next: of a prompt where both could run.
+  bool apart = false, prompt_next = false;
 };
 
 struct ScheduledTokens {

@@ -61,7 +61,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   tables_.emplace(shape, blocks.base(), std::max(options_.max_sequences, 1), options_.max_context);
   if (is_eight_bit(shape.dtype)) wide_.emplace(shape, options_.max_context);
   if (host_pages()) staging_.emplace(shape, options_.max_context);
-  prefill_.prepare(tables_->tables(), options_.max_context, host_pages() || wide_);
+  prefill_.prepare(tables_->tables(), options_.max_context, host_pages() || wide_, options_.batch_invariant);
   streams_.make();
   reads_pages_ = blocks.host_reads();
   mass_observer_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
@@ -126,7 +126,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
                                              .n_rows = s.n_rows,
                                              .prefill_left = s.prefill_left,
                                              .decodes = one_decodes});
-  const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !observed);
+  const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !(observed || options_.batch_invariant));
   step_.has_remapped = step_.has_remapped || (has_method(s) && s.method->plan().remote_position);
   step_.ragged = step_.ragged || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
   if (!single && !by_host) step_.chunks.push_back(step_.spans.size());
@@ -304,7 +304,11 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const StepAr
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const StepArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
-  single_rows(layer, {.span = 0, .first = 0, .n = n, .retrieval = retrieval_of_graph()}, rows, m, context, stream);
+  // Batch-invariant: launches of one row. How kernels cut what they sum follows the number of rows.
+  const std::int32_t each = options_.batch_invariant ? 1 : n;
+  for (std::int32_t first = 0; first < n; first += each)
+    single_rows(layer, {.span = first, .first = first, .n = each, .retrieval = retrieval_of_graph()}, rows, m, context,
+                stream);
   m.lap(StepPhase::kAttention, stream);
 }
 
@@ -328,7 +332,7 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const StepArrays& rows, c
       return other.single && !other.by_host && other.decodes == s.decodes &&
              (!s.decodes || other.retrieval == s.retrieval);
     };
-    while (stop < step_.spans.size() && alike(step_.spans[stop])) ++stop;
+    while (stop < step_.spans.size() && alike(step_.spans[stop]) && (stop == i || !options_.batch_invariant)) ++stop;
     single_rows(layer,
                 {.span = static_cast<std::int32_t>(i),
                  .first = s.first_row,
@@ -340,7 +344,10 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const StepArrays& rows, c
 }
 
 void CudaAttention::finish_graph(std::int32_t n, const StepArrays& rows, const Stream& stream) {
-  if (CudaRetrieval* r = retrieval_of_graph()) finish({.span = 0, .first = 0, .n = n, .retrieval = r}, rows, stream);
+  CudaRetrieval* const r = retrieval_of_graph();
+  const std::int32_t each = options_.batch_invariant ? 1 : n;
+  for (std::int32_t first = 0; r != nullptr && first < n; first += each)
+    finish({.span = first, .first = first, .n = each, .retrieval = r}, rows, stream);
 }
 
 void CudaAttention::finish_spans(const StepArrays& rows, const Stream& stream) {

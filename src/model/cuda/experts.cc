@@ -47,7 +47,7 @@ bool CudaExperts::route(const CudaLayerWeights& w, std::int32_t n, const Buffers
                           .n_experts = n_experts,
                           .n_used = n_used,
                           .normalise = config_.normalise};
-  sorted_.tile_rows = expert_tile_rows(n * n_used, n_experts);
+  sorted_.tile_rows = expert_tile_rows((rows.tiled_as > 0 ? rows.tiled_as : n) * n_used, n_experts);
   sorted_.first_expert = count32(mine_.first);
   const bool few = rows.deferred && n <= kFewRoutedRows && n_experts <= kFewRoutedExperts && hidden_ % 4 == 0;
   if (few) {

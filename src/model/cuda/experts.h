@@ -27,6 +27,7 @@ class CudaExperts {
     bool deferred = false;
     const float* next_norm = nullptr;  // [hidden]: `normed` becomes the next norm's x_next, n <= kSkinnyRows; or null
     float* sums = nullptr;             // [n, parts(n)]: DeferredNorm::sums of it
+    std::int32_t tiled_as = 0;         // pairs are cut into the tiles of so many rows; 0: of n
   };
   void run(const CudaLayerWeights& w, std::int32_t n, const Buffers& rows, const CudaContext& context);
 

@@ -30,6 +30,12 @@ std::int32_t graph_rows(std::int32_t n) {
   return n <= 8 ? n : (n + 7) / 8 * 8;
 }
 
+// Rows that a step's arrays have room for.
+std::int32_t capacity_of(const CudaForwardOptions& o) {
+  const std::int32_t rows = std::max(o.max_rows, graph_rows(std::min(o.max_sequences, kGraphRows)));
+  return o.batch_invariant ? (rows + kInvariantRows - 1) / kInvariantRows * kInvariantRows : rows;
+}
+
 std::vector<RopeTable> ropes_with_identity(const Model& model) {
   std::vector<RopeTable> all(model.ropes().begin(), model.ropes().end());
   all.push_back({.inv_freq = std::vector<double>(all.front().inv_freq.size(), 0.0)});
@@ -55,7 +61,6 @@ struct CudaForward::Impl {
     std::int32_t layer, n;
     const StepArrays& rows;
     const CudaLayerWeights& w;
-    bool decode_only;
     const CudaContext& context;
   };
 
@@ -83,6 +88,7 @@ struct CudaForward::Impl {
     PinnedBuffer host;
   } rows_at;
   std::vector<std::int32_t> wanted;
+  bool alike = false;  // the step's rows are of one kind and a sequence each: a graph can run them
   Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
 
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
@@ -102,7 +108,8 @@ struct CudaForward::Impl {
   // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
   DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
     if (layer == 0) return deferred(a.sums_embed, 1);
-    return deferred(a.sums, experts && !ranks.share_heads() ? experts->parts(n) : ranks.parts_of_sums(n));
+    if (!experts || ranks.share_heads()) return deferred(a.sums, ranks.parts_of_sums(n));
+    return deferred(a.sums, experts->parts(options.batch_invariant ? 1 : n));
   }
 
   bool fill_rows(const ForwardInput& input, std::int32_t rows_in_all);
@@ -112,15 +119,25 @@ struct CudaForward::Impl {
   CudaAttention::Memory attention_memory(std::int32_t layer, const AttentionPlan& block, bool bf16) const;
   void launch_few(std::int32_t n);
   void layer_few(std::int32_t layer, std::int32_t n, const StepArrays& rows);
+  void attend(std::int32_t layer, std::int32_t n, const StepArrays& rows, const CudaAttention::Memory& memory,
+              const CudaContext& context);
+  void finish_attention(std::int32_t n, const StepArrays& rows);
   void few(const AttentionPlan& block, const SkinnyPass& p);
   void few(const MlpPlan&, const SkinnyPass& p);
   void few(const ExpertsPlan&, const SkinnyPass& p);
   void launch_many(std::int32_t n, const StepArrays& rows, bool decode_only);
-  void layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, bool decode_only,
-                  const CudaContext& context);
+  void layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, const CudaContext& context);
   void many(const AttentionPlan& block, const WidePass& p);
   void many(const MlpPlan& mlp, const WidePass& p);
   void many(const ExpertsPlan&, const WidePass& p);
+  struct ExpertsPass {
+    const CudaLayerWeights& w;
+    std::int32_t n;
+    const CudaContext& context;
+  };
+  // buffers: without the rows of the residual stream
+  void run_experts(const ExpertsPass& p, CudaExperts::Buffers buffers);
+  void expect_invariant(const ForwardInput& input, bool of_prompt) const;
   // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
   void input_many(const float* norm, std::int32_t n, const CudaContext& context);
   // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).
@@ -143,8 +160,8 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       launch{.stream = std::move(s)},
       weights(std::move(w)),
       attention(m, o),
-      capacity(std::max(o.max_rows, graph_rows(std::min(o.max_sequences, kGraphRows)))),
-      gemms(weights, launch),
+      capacity(capacity_of(o)),
+      gemms(weights, launch, o.batch_invariant),
       ranks(options, config, a, gemms, launch),
       head(weights, m, head_rows_of(o), gemms, ranks, launch),
       graphs(launch) {
@@ -239,6 +256,16 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Step
   }
 }
 
+void CudaForward::Impl::attend(std::int32_t layer, std::int32_t n, const StepArrays& rows,
+                               const CudaAttention::Memory& memory, const CudaContext& context) {
+  alike ? attention.layer_of_graph(layer, n, rows, memory, context, launch.stream)
+        : attention.layer_of_spans(layer, rows, memory, context, launch.stream);
+}
+
+void CudaForward::Impl::finish_attention(std::int32_t n, const StepArrays& rows) {
+  alike ? attention.finish_graph(n, rows, launch.stream) : attention.finish_spans(rows, launch.stream);
+}
+
 void CudaForward::Impl::few(const AttentionPlan& block, const SkinnyPass& p) {
   const DeferredNorm norm = norm_before(p.layer, p.n);
   std::int64_t first = 0;
@@ -248,7 +275,7 @@ void CudaForward::Impl::few(const AttentionPlan& block, const SkinnyPass& p) {
     first += part.n_out;
   }
   launch.lap(StepPhase::kGemm);
-  attention.layer_of_graph(p.layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context, launch.stream);
+  attend(p.layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   if (ranks.share_heads())
     ranks.add(a.attended, p.w.o, p.n, p.next_norm);
@@ -266,9 +293,19 @@ void CudaForward::Impl::few(const MlpPlan&, const SkinnyPass& p) {
 
 void CudaForward::Impl::few(const ExpertsPlan&, const SkinnyPass& p) {
   if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n, p.next_norm);
-  experts->run(p.w, p.n,
-               {.residual = a.residual, .normed = a.normed, .deferred = true, .next_norm = p.next_norm, .sums = a.sums},
-               p.context);
+  run_experts({p.w, p.n, p.context}, {.deferred = true, .next_norm = p.next_norm, .sums = a.sums});
+}
+
+// Batch-invariant: a row at a time, because how pairs are routed and multiplied follows their number.
+void CudaForward::Impl::run_experts(const ExpertsPass& p, CudaExperts::Buffers buffers) {
+  const std::int32_t each = options.batch_invariant && !gemms.of_prompt() ? 1 : p.n;
+  for (std::int32_t first = 0; first < p.n; first += each) {
+    buffers.tiled_as = options.batch_invariant && gemms.of_prompt() ? kInvariantRows : each;
+    buffers.residual = a.residual + std::int64_t{first} * hidden();
+    buffers.normed = a.normed + std::int64_t{first} * hidden() * 2;
+    if (buffers.sums != nullptr) buffers.sums = a.sums + std::int64_t{first} * experts->parts(each);
+    experts->run(p.w, each, buffers, p.context);
+  }
 }
 
 // Rows of the residual stream that this rank's layers begin with: embeddings, or those behind the stage before.
@@ -296,7 +333,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
                  context);
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
-  attention.finish_graph(n, rows, launch.stream);
+  finish_attention(n, rows);
   ranks.hand_rows_on(n);
   head.run_few(a.normed, n, norm_before(static_cast<std::int32_t>(config.n_layers), n));
   attention.join(launch.stream);
@@ -319,9 +356,9 @@ void CudaForward::Impl::add_many(const void* x, const DeviceMatrix& w, std::int3
   ranks.share_heads() ? ranks.add(x, w, n) : gemms.many(x, n, w, {.y = a.residual, .f32 = true, .accumulate = true});
 }
 
-void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, bool decode_only,
+void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows,
                                    const CudaContext& context) {
-  const WidePass p{layer, n, rows, layer_weights(layer), decode_only, context};
+  const WidePass p{layer, n, rows, layer_weights(layer), context};
   for (const Mixer& mixer : plan.layers[static_cast<std::size_t>(layer)].blocks)
     std::visit([&](const auto& block) { many(block, p); }, mixer);
 }
@@ -341,8 +378,7 @@ void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
   }
   launch.lap(StepPhase::kGemm);
   const CudaAttention::Memory memory = attention_memory(p.layer, block, true);
-  p.decode_only ? attention.layer_of_graph(p.layer, p.n, p.rows, memory, p.context, launch.stream)
-                : attention.layer_of_spans(p.layer, p.rows, memory, p.context, launch.stream);
+  attend(p.layer, p.n, p.rows, memory, p.context);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   add_many(a.attended, p.w.o, p.n, p.w.attn_out_norm);
 }
@@ -357,7 +393,7 @@ void CudaForward::Impl::many(const MlpPlan& mlp, const WidePass& p) {
 
 void CudaForward::Impl::many(const ExpertsPlan&, const WidePass& p) {
   if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n);
-  experts->run(p.w, p.n, {.residual = a.residual, .normed = a.normed}, p.context);
+  run_experts({p.w, p.n, p.context}, {});
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const StepArrays& rows, bool decode_only) {
@@ -365,8 +401,8 @@ void CudaForward::Impl::launch_many(std::int32_t n, const StepArrays& rows, bool
   if (launch.phases != nullptr) launch.phases->start(launch.stream);
   begin_residual(n, rows.tokens, {.residual = a.residual, .scale = embedding_scale()}, context);
   angles_of(rows, n, context);
-  for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
-  decode_only ? attention.finish_graph(n, rows, launch.stream) : attention.finish_spans(rows, launch.stream);
+  for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, context);
+  finish_attention(n, rows);
   launch.lap(StepPhase::kGemm);
   ranks.hand_rows_on(n);
   attention.join(launch.stream);
@@ -395,7 +431,8 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
     launch_many(n_padded, StepArrays::at(rows_at.of_graph, kGraphRows), true);
     head_many(nullptr, n_padded);
   };
-  attention.in_graph() ? graphs.run({n_padded, attention.graph_kind()}, launches) : graphs.run_directly(launches);
+  alike&& attention.in_graph() ? graphs.run({n_padded, attention.graph_kind()}, launches)
+                               : graphs.run_directly(launches);
 }
 
 // Collects the results on the host: logits, or tokens if there are rules. to_compute: the rows, if the head has not
@@ -472,16 +509,34 @@ CudaForward::MethodBytes CudaForward::method_bytes() const {
   return bytes;
 }
 
+// What batch invariance requires of a step.
+void CudaForward::Impl::expect_invariant(const ForwardInput& input, bool of_prompt) const {
+  std::size_t n_sequences = 0;
+  for (const SequenceRows& s : input.sequences) {
+    if (s.n_rows == 0) continue;
+    ++n_sequences;
+    const std::int32_t first = s.cache->length() - s.n_rows;
+    MNEME_CHECK(!of_prompt || first % kInvariantRows == 0, "rows of a prompt from {} on", first);
+    MNEME_CHECK(of_prompt || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
+  }
+  MNEME_CHECK(n_sequences <= (of_prompt ? 1U : static_cast<std::size_t>(kGraphRows)), "{} sequences", n_sequences);
+}
+
 ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
                                         const std::optional<std::span<const SamplingRule>>& rules) {
   MNEME_CHECK(attention.ready(), "a step before make_pool()");
   use_device(0);
   const auto n = static_cast<std::int32_t>(input.tokens.size());
   const TraceRange range(n == static_cast<std::int32_t>(input.sequences.size()) ? "decode step" : "prefill step");
-  const bool single = fill_rows(input, n);
+  alike = fill_rows(input, n) && n <= kGraphRows;
   begin.record(launch.stream);
   if (n == 0) return collect(rules, nullptr);
-  if (single && n <= kGraphRows) {
+  const bool of_prompt = std::any_of(input.sequences.begin(), input.sequences.end(),
+                                     [](const SequenceRows& s) { return s.phase == SequencePhase::kPrefill; });
+  gemms.begin_step(of_prompt);
+  if (options.batch_invariant) expect_invariant(input, of_prompt);
+  alike = alike && !(options.batch_invariant && of_prompt);
+  if (options.batch_invariant ? !of_prompt : alike) {
     run_graph_rows(n, graph_rows(n));
     return collect(rules, nullptr);
   }

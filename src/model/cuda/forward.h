@@ -39,6 +39,10 @@ struct CudaForwardOptions {
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
   // covered; 0: never.
   std::int32_t audit_every = 0;
+  // Batch-invariant: a sequence's logits have the same bits whatever else is in its steps. A step has either rows that
+  // decode or one prompt's, which begin at a multiple of kInvariantRows; at most kSkinnyRows sequences, no other ranks
+  // (docs/design/batch-invariance.md).
+  bool batch_invariant = false;
   // With the ranks that share the model, whose part `model` is (rank_checkpoint or stage_checkpoint); where they share
   // heads, the weights' head is a part too (vocabulary_range). Null: it is whole. Outlives the pass.
   DeviceCollective* ranks = nullptr;

@@ -34,7 +34,7 @@ RankRange ForwardRanks::experts() const {
 }
 
 std::int32_t ForwardRanks::parts_of_sums(std::int32_t n) const {
-  return heads_ != nullptr ? heads_->row_parts(n, hidden()) : residual_parts(config_.hidden, n);
+  return heads_ != nullptr ? heads_->row_parts(n, hidden()) : gemms_.parts_of_sums(config_.hidden, n);
 }
 
 void ForwardRanks::add(const void* x, const DeviceMatrix& w, std::int32_t n, const float* next_norm) {

@@ -6,8 +6,31 @@
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
+namespace {
 
-CudaGemms::CudaGemms(const CudaWeights& weights, const StepLaunch& launch) : weights_(weights), launch_(launch) {
+// One kernel has 1 to 8 rows of bf16, and 2 to 8 rows of other weights: a single one has another where the device has
+// sm_90 code.
+constexpr std::int32_t kGroupRows = 8;
+// Batch-invariant GEMMs by cuBLASLt, of rows that decode.
+constexpr std::int32_t kFewInvariantRows = kSkinnyRows;
+
+const void* row_of(const void* x, std::int32_t row, std::int64_t row_bytes) {
+  return static_cast<const std::byte*>(x) + row * row_bytes;
+}
+void* row_of(void* x, std::int32_t row, std::int64_t row_bytes) {
+  return static_cast<std::byte*>(x) + row * row_bytes;
+}
+
+DeferredNorm norm_of(DeferredNorm norm, std::int32_t row) {
+  if (norm.sums != nullptr) norm.sums += std::int64_t{row} * norm.n_parts;
+  return norm;
+}
+
+}  // namespace
+
+CudaGemms::CudaGemms(const CudaWeights& weights, const StepLaunch& launch, bool batch_invariant)
+    : weights_(weights), launch_(launch), batch_invariant_(batch_invariant) {
+  if (batch_invariant) return;  // groups of 8 rows, which every type has a kernel for
   weights.for_each([&](const DeviceMatrix& w) {
     for (const std::int32_t fewer : {kWgmmaBf16Rows, kSkinnyBf16Rows, 8})
       if (!skinny_gemm_takes(w.dtype, few_rows_)) few_rows_ = std::min(few_rows_, fewer);
@@ -36,19 +59,49 @@ const void* CudaGemms::ordered(const void* x, const DeviceMatrix& w, std::int64_
   return gathered_;
 }
 
+std::int32_t CudaGemms::parts_of_sums(std::int64_t n_out, std::int32_t n) const {
+  return residual_parts(n_out, batch_invariant_ ? std::min(n, kGroupRows) : n);
+}
+
+template <typename Launch>
+void CudaGemms::in_groups(std::int32_t n, const DeviceMatrix& w, const Launch& launch) const {
+  if (!batch_invariant_) return launch(0, n);
+  for (std::int32_t first = 0; first < n; first += kGroupRows) {
+    const std::int32_t rows = std::min(kGroupRows, n - first);
+    launch(first, is_quantised(w.dtype) ? std::max(rows, 2) : rows);  // what the row behind the last holds is unused
+  }
+}
+
 void CudaGemms::few(const void* x, std::int32_t n, const DeviceMatrix& w, const DeferredNorm& norm,
                     const SkinnyGemmStore& out, const CudaContext& context) {
-  skinny_gemm_cuda(ordered(x, w, n, context), n, w, norm, out, workspace_, context);
+  const void* const in_order = ordered(x, w, n, context);
+  const std::int64_t stride = (out.stride == 0 ? w.n_out : out.stride) * (out.bf16 ? 2 : 4);
+  in_groups(n, w, [&](std::int32_t first, std::int32_t rows) {
+    SkinnyGemmStore to = out;
+    to.y = row_of(out.y, first, stride);
+    skinny_gemm_cuda(row_of(in_order, first, 2 * w.n_in), rows, w, norm_of(norm, first), to, workspace_, context);
+  });
 }
 
 void CudaGemms::few_residual(const void* x, std::int32_t n, const DeviceMatrix& w, const SkinnyGemmResidual& out) {
   const CudaContext context = launch_.overlapped();
-  skinny_gemm_residual_cuda(ordered(x, w, n, context), n, w, out, workspace_, context);
+  const void* const in_order = ordered(x, w, n, context);
+  in_groups(n, w, [&](std::int32_t first, std::int32_t rows) {
+    SkinnyGemmResidual to = out;
+    to.residual += first * w.n_out;
+    to.x_next = row_of(out.x_next, first, 2 * w.n_out);
+    to.sums += std::int64_t{first} * parts_of_sums(w.n_out, n);
+    skinny_gemm_residual_cuda(row_of(in_order, first, 2 * w.n_in), rows, w, to, workspace_, context);
+  });
 }
 
 void CudaGemms::few_swiglu(const void* x, std::int32_t n, const DeviceMatrix& w, const DeferredNorm& norm, void* out) {
   const CudaContext context = launch_.overlapped();
-  skinny_gemm_swiglu_cuda(ordered(x, w, n, context), n, w, norm, out, workspace_, context);
+  const void* const in_order = ordered(x, w, n, context);
+  in_groups(n, w, [&](std::int32_t first, std::int32_t rows) {
+    skinny_gemm_swiglu_cuda(row_of(in_order, first, 2 * w.n_in), rows, w, norm_of(norm, first),
+                            row_of(out, first, w.n_out), workspace_, context);
+  });
 }
 
 // Quantised weights: by skinny GEMMs where there are few rows, else converted to bf16.
@@ -56,10 +109,15 @@ void CudaGemms::many(const void* x, std::int64_t n, const DeviceMatrix& w, const
   const CudaContext context = launch_.serial();
   const void* values = w.values;
   x = ordered(x, w, n, context);
-  if (is_quantised(w.dtype) && n <= kSkinnyRows) {
-    skinny_gemm_cuda(x, static_cast<std::int32_t>(n), w, {},
-                     {.y = out.y, .stride = out.stride, .bf16 = !out.f32, .accumulate = out.accumulate}, workspace_,
-                     context);
+  const bool few_rows = batch_invariant_ ? !of_prompt_ : n <= kSkinnyRows;
+  if (is_quantised(w.dtype) && few_rows) {
+    const std::int64_t stride = (out.stride == 0 ? w.n_out : out.stride) * (out.f32 ? 4 : 2);
+    in_groups(static_cast<std::int32_t>(n), w, [&](std::int32_t first, std::int32_t rows) {
+      skinny_gemm_cuda(
+          row_of(x, first, 2 * w.n_in), rows, w, {},
+          {.y = row_of(out.y, first, stride), .stride = out.stride, .bf16 = !out.f32, .accumulate = out.accumulate},
+          workspace_, context);
+    });
     return;
   }
   if (is_quantised(w.dtype)) {
@@ -69,8 +127,21 @@ void CudaGemms::many(const void* x, std::int64_t n, const DeviceMatrix& w, const
     copy_bytes(dequantised_, w.values, w.bytes(), launch_.stream);
     values = dequantised_;
   }
-  library_.run({.m = n, .n = w.n_out, .k = w.n_in, .f32 = out.f32, .accumulate = out.accumulate, .stride = out.stride},
-               x, values, out.y, context);
+  multiply(x, n, w, values, out, context);
+}
+
+// Batch-invariant: one number of rows has one algorithm, and a row has its place in it by its position. Rows behind the
+// last one are multiplied too, into memory that nothing reads.
+void CudaGemms::multiply(const void* x, std::int64_t n, const DeviceMatrix& w, const void* values, const Output& out,
+                         const CudaContext& context) {
+  const std::int64_t stride = (out.stride == 0 ? w.n_out : out.stride) * (out.f32 ? 4 : 2);
+  const std::int64_t each = !batch_invariant_ ? n : of_prompt_ ? kInvariantRows : kFewInvariantRows;
+  for (std::int64_t first = 0; first < n; first += each) {
+    const auto row = static_cast<std::int32_t>(first);
+    library_.run(
+        {.m = each, .n = w.n_out, .k = w.n_in, .f32 = out.f32, .accumulate = out.accumulate, .stride = out.stride},
+        row_of(x, row, 2 * w.n_in), values, row_of(out.y, row, stride), context);
+  }
 }
 
 }  // namespace mneme

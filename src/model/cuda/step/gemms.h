@@ -11,13 +11,23 @@
 
 namespace mneme {
 
+// Rows of a batch-invariant GEMM of a prompt, from a multiple of as many on.
+inline constexpr std::int32_t kInvariantRows = 256;
+
 class CudaGemms {
  public:
   // Both outlive the object.
-  CudaGemms(const CudaWeights& weights, const StepLaunch& launch);
+  //   batch_invariant  sums of a row are in one order whatever the number of rows (CudaForwardOptions)
+  CudaGemms(const CudaWeights& weights, const StepLaunch& launch, bool batch_invariant);
   void reserve(ArenaLayout& arena, std::int32_t n_rows);
   // The most rows that skinny GEMMs take for all of the model's matrices.
   std::int32_t few_rows() const { return few_rows_; }
+  bool batch_invariant() const { return batch_invariant_; }
+  // n_parts of the sums that few_residual() writes for n rows.
+  std::int32_t parts_of_sums(std::int64_t n_out, std::int32_t n) const;
+  // Whether the next rows are of a prompt, which batch-invariant GEMMs take in larger groups.
+  void begin_step(bool of_prompt) { of_prompt_ = of_prompt; }
+  bool of_prompt() const { return of_prompt_; }
 
   // By skinny GEMMs, as the kernels of these names, with x in the model's order of columns.
   void few(const void* x, std::int32_t n, const DeviceMatrix& w, const DeferredNorm& norm, const SkinnyGemmStore& out,
@@ -36,6 +46,12 @@ class CudaGemms {
  private:
   // x in the order of the columns of w.
   const void* ordered(const void* x, const DeviceMatrix& w, std::int64_t n, const CudaContext& context) const;
+  // Calls launch(first row, rows): once for all, or, batch-invariant, for groups that one kernel multiplies in one order.
+  template <typename Launch>
+  void in_groups(std::int32_t n, const DeviceMatrix& w, const Launch& launch) const;
+  // values: of w, in bf16 on the device
+  void multiply(const void* x, std::int64_t n, const DeviceMatrix& w, const void* values, const Output& out,
+                const CudaContext& context);
 
   const CudaWeights& weights_;
   const StepLaunch& launch_;
@@ -43,6 +59,7 @@ class CudaGemms {
   SkinnyWorkspace workspace_;
   std::byte *gathered_ = nullptr, *dequantised_ = nullptr;
   std::int32_t few_rows_ = kSkinnyRows;
+  bool batch_invariant_, of_prompt_ = false;
 };
 
 }  // namespace mneme

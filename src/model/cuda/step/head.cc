@@ -49,7 +49,7 @@ void CudaHead::run_many(const std::byte* normed, std::int32_t n) {
     const std::int32_t left = n - first;
     const std::byte* x = normed + std::int64_t{first} * config_.hidden * 2;
     float* y = ranks_.head_output(logits_, first);
-    if (bf16 && left > most) {
+    if (bf16 && left > most && !gemms_.batch_invariant()) {
       gemms_.many(x, left, weights_.head(), {.y = y, .f32 = true, .stride = ranks_.head_stride()});
       break;
     }

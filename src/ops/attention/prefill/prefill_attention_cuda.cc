@@ -33,7 +33,10 @@ std::int64_t PrefillAttention::bytes(std::int32_t n_kv_heads, std::int32_t head_
          (contiguous ? 0 : layer_bytes(n_kv_heads, head_dim, max_context));
 }
 
-void PrefillAttention::prepare(const KvTables& tables, std::int64_t max_context, bool contiguous) {
+void PrefillAttention::prepare(const KvTables& tables, std::int64_t max_context, bool contiguous,
+                               bool batch_invariant) {
+  batch_invariant_ = batch_invariant;
+  if (batch_invariant) return;
   scratch_ = DeviceBuffer(prefill_attention_scratch_bytes(tables.head_dim), "parts of prompts' attention");
   if (contiguous || tables.f16 || tables.codes != KvCodes::kNone || !library_for(tables.head_dim)) return;
   kv_ = DeviceBuffer(static_cast<std::size_t>(layer_bytes(tables.n_kv_heads, tables.head_dim, max_context)),
@@ -60,7 +63,7 @@ void PrefillAttention::attend_rest(PrefillAttentionCuda a, const KvTables& table
 void PrefillAttention::attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                               const CudaContext& context) const {
   PrefillAttentionCuda first = a;
-  first.n_rows = kv_.size() == 0 ? 0 : by_library(a, tables);
+  first.n_rows = kv_.size() == 0 ? 0 : library_part(a, tables);
   if (first.n_rows > 0) {
     const std::int32_t n_tokens = a.first + first.n_rows;
     gather_kv_cuda(tables, layer, a.slot, n_tokens, n_tokens, kv_.data(), context);
@@ -72,7 +75,7 @@ void PrefillAttention::attend(const PrefillAttentionCuda& a, const KvTables& tab
 void PrefillAttention::attend_contiguous(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
                                          std::int64_t tokens_a_head, const CudaContext& context) const {
   PrefillAttentionCuda first = a;
-  first.n_rows = by_library(a, tables);
+  first.n_rows = library_part(a, tables);
   if (first.n_rows > 0) library_for(tables.head_dim)->attend(first, tables, kv, tokens_a_head, context);
   attend_rest(a, tables, 0, first.n_rows, context);
 }

@@ -34,7 +34,9 @@ class PrefillAttention {
   static std::int64_t bytes(std::int32_t n_kv_heads, std::int32_t head_dim, std::int64_t max_context, bool contiguous);
   // Allocates scratch memory and, unless `contiguous`, room for one layer of one sequence, which the library needs in
   // one piece. Errors  kResource.
-  void prepare(const KvTables& tables, std::int64_t max_context, bool contiguous);
+  //   batch_invariant  one kernel for all rows and no splits: a row has the same bits in every chunk that begins at a
+  //                  multiple of 128 tokens
+  void prepare(const KvTables& tables, std::int64_t max_context, bool contiguous, bool batch_invariant);
 
   // As attend_prefill_cuda. Enqueues; requires prepare().
   void attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
@@ -46,10 +48,14 @@ class PrefillAttention {
   static std::int32_t by_library(const PrefillAttentionCuda& a, const KvTables& tables);
 
  private:
+  std::int32_t library_part(const PrefillAttentionCuda& a, const KvTables& tables) const {
+    return batch_invariant_ ? 0 : by_library(a, tables);
+  }
   void attend_rest(PrefillAttentionCuda a, const KvTables& tables, std::int32_t layer, std::int32_t done,
                    const CudaContext& context) const;
 
   DeviceBuffer kv_, scratch_;
+  bool batch_invariant_ = false;
 };
 
 }  // namespace mneme
