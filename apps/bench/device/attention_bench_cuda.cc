@@ -44,7 +44,7 @@ AttentionResult measure_attention_cuda(const ModelConfig& config, std::int32_t d
                                .scale = 1.0f / std::sqrt(static_cast<float>(dim))};
   AttentionResult result;
   PrefillAttention prefill;
-  prefill.prepare(tables, tokens, true);
+  prefill.prepare(tables, tokens, true, false);
   std::vector<double> seconds;
   const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
   for (std::int32_t i = -2; i < times; ++i) {

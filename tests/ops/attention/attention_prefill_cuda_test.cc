@@ -56,7 +56,7 @@ TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
     for (const int group : {1, 7, 16}) {
       Paged kv(shape_of(group, head_dim, DType::kBF16), 2, 2, kMost, 12);
       PrefillAttention prefill;
-      prefill.prepare(kv.tables(), kMost, false);
+      prefill.prepare(kv.tables(), kMost, false, false);
       for (const Chunk& c : group == 16 ? library : many) {
         SCOPED_TRACE(::testing::Message() << "D " << head_dim << ", group " << group << ": " << c.n_rows << " after "
                                           << c.first << ", window " << c.window);
