@@ -45,37 +45,37 @@ constexpr Method kMethods[] = {{"full", ""},
                                {"h2o", ""},
                                {"actqkv", ""}};
 
-struct Setup {
+struct Case {
   const char* name = "";
   std::optional<Architecture> architecture{};  // of random weights in bf16; none: the shipped model, Q8_0
   KvResidency store = KvResidency::kDevice;
-  KvDtype kv_dtype = KvDtype::kBF16;
+  KvDtype kv_dtype = KvDtype::kBf16;
 };
 
-std::unique_ptr<Model> model_of(const Setup& s, ThreadPool& threads) {
+std::unique_ptr<Model> model_of(const Case& s, ThreadPool& threads) {
   const CpuContext cpu{.pool = &threads};
   if (!s.architecture)
     return Model::load(Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf"),
                        {.context = 4096}, cpu);
-  ModelConfig c = cuda_config(*s.architecture, 8, 2, 64);
-  c.max_context = 4096;
-  auto checkpoint = std::make_unique<MemoryCheckpoint>(c, DType::kF32);
+  ModelConfig config = cuda_config(*s.architecture, 8, 2, 64);
+  config.max_context = 4096;
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
   checkpoint->fill(7);
   return Model::load(std::move(checkpoint), {}, cpu);
 }
 
 class Runner {
  public:
-  Runner(const Setup& setup, std::int32_t max_batched_tokens) {
+  Runner(const Case& c, std::int32_t max_batched_tokens) {
     EngineOptions options{.device = Device::kCuda,
-                          .kv_store = setup.store,
+                          .kv_store = c.store,
                           .context = 4096,
                           .max_sequences = 13,
                           .max_batched_tokens = max_batched_tokens};
     options.deterministic = true;
-    options.kv_cache_dtype = setup.kv_dtype;
+    options.kv_cache_dtype = c.kv_dtype;
     auto threads = std::make_unique<ThreadPool>(kTestThreads);
-    auto pass = Backend<ForwardBackend>::find()->make(model_of(setup, *threads), options, nullptr, RankSplit::kHeads);
+    auto pass = Backend<ForwardBackend>::find()->make(model_of(c, *threads), options, nullptr, RankSplit::kHeads);
     engine_ = std::make_unique<Engine>(std::move(pass), options, std::move(threads));
   }
 
@@ -134,11 +134,11 @@ std::vector<Tokens> prompts(std::int64_t vocab) {
   return all;
 }
 
-class CudaBatchInvariance : public CudaTest, public testing::WithParamInterface<Setup> {};
+class CudaBatchInvariance : public CudaTest, public testing::WithParamInterface<Case> {};
 
 TEST_P(CudaBatchInvariance, LogitsHaveTheSameBitsInCompany) {
-  const Setup& setup = GetParam();
-  Runner alone(setup, 256), company(setup, 1024);
+  const Case& c = GetParam();
+  Runner alone(c, 256), company(c, 1024);
   const std::vector<Tokens> all = prompts(alone.vocab());
   const int n = static_cast<int>(all.size());
   for (int i = 0; i < n; ++i) {
@@ -159,10 +159,10 @@ TEST_P(CudaBatchInvariance, LogitsHaveTheSameBitsInCompany) {
 
 // One method for all, in one graph.
 TEST_P(CudaBatchInvariance, AndInOneGraph) {
-  const Setup& setup = GetParam();
+  const Case& c = GetParam();
   for (const Method& m : kMethods) {
     SCOPED_TRACE(std::string(m.name) + " " + m.overrides);
-    Runner alone(setup, 512), company(setup, 512);
+    Runner alone(c, 512), company(c, 512);
     const std::vector<Tokens> all = prompts(alone.vocab());
     for (const int i : {0, 3, 8, 9, 10}) alone.start(i, all[static_cast<std::size_t>(i)], alone.plan(m)), alone.drain();
     for (const int i : {0, 3, 8, 9, 10}) company.start(i, all[static_cast<std::size_t>(i)], company.plan(m));
@@ -172,8 +172,8 @@ TEST_P(CudaBatchInvariance, AndInOneGraph) {
 }
 
 TEST_P(CudaBatchInvariance, AndBehindASharedPrefix) {
-  const Setup& setup = GetParam();
-  Runner alone(setup, 1024), shared(setup, 512);
+  const Case& c = GetParam();
+  Runner alone(c, 1024), shared(c, 512);
   const std::vector<Tokens> all = prompts(alone.vocab());
   const Tokens prefix(all[9].begin(), all[9].begin() + 640);
   const RequestId kept = shared.keep(prefix);
@@ -192,12 +192,11 @@ TEST_P(CudaBatchInvariance, AndBehindASharedPrefix) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaBatchInvariance,
-                         testing::Values(Setup{"shipped"}, Setup{.name = "shipped_host", .store = KvResidency::kHost},
-                                         Setup{.name = "shipped_int8", .kv_dtype = KvDtype::kInt8},
-                                         Setup{"llama", Architecture::kLlama},
-                                         Setup{"qwen3moe", Architecture::kQwen3Moe},
-                                         Setup{"gpt_oss", Architecture::kGptOss},
-                                         Setup{"gemma3", Architecture::kGemma3}, Setup{"olmo2", Architecture::kOlmo2}),
+                         testing::Values(Case{"shipped"}, Case{.name = "shipped_host", .store = KvResidency::kHost},
+                                         Case{.name = "shipped_int8", .kv_dtype = KvDtype::kInt8},
+                                         Case{"llama", Architecture::kLlama}, Case{"qwen3moe", Architecture::kQwen3Moe},
+                                         Case{"gpt_oss", Architecture::kGptOss}, Case{"gemma3", Architecture::kGemma3},
+                                         Case{"olmo2", Architecture::kOlmo2}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
