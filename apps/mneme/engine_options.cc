@@ -51,7 +51,7 @@ void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {
 }
 
 void add_deterministic_option(CLI::App& c, EngineOptions& e) {
-  c.add_flag("--deterministic", e.deterministic, "Batch-invariant rounding by fixed tiles; a little slower")
+  c.add_flag("--deterministic", e.deterministic, "The same tokens whatever else is in the batch; slower")
       ->group(kEngineGroup);
 }
 

@@ -171,7 +171,8 @@ struct EngineOptions {
   // Each thread to one CPU, the one that starts the model included. Steadier; slower where other programs compute too.
   bool pin_threads = true;
   NumaPolicy numa = NumaPolicy::kNone;
-  // Fixed tiles: the same tokens whatever else is in the batch, a little slower. On the CPU; an error on a device.
+  // The same tokens whatever else is in the batch, slower (docs/design/batch-invariance.md). On a GPU at most 64
+  // sequences, steps of at least 256 tokens, and no other ranks.
   bool deterministic = false;
   // The default of all sessions; AskOptions::kv replaces it for one session.
   KvMethodOptions kv;

@@ -109,7 +109,7 @@ class LLM:
             kv_events: keep news of these pages for kv_events(), which has to be called then.
             stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
                 that compute; first and last ones never. 0: every token on its own.
-            deterministic: the same tokens whatever else is in the batch, a little slower; device="cpu" alone.
+            deterministic: the same tokens whatever else is in the batch, slower; with device="cuda" on one GPU alone.
             audit_every: every n-th step also computes the true attention, for Stats.kv.audit; 0: never.
             chat_template: Jinja, in place of the model's own.
 

@@ -19,7 +19,7 @@ struct ForwardBackend {
                                        RankSplit split);
 };
 
-// Errors  kOption: a setting that no device acts on (EngineOptions::deterministic)
+// Errors  kOption: settings that a device cannot keep together (EngineOptions::deterministic with large or small steps)
 void check_device_options(const EngineOptions& options);
 
 }  // namespace mneme

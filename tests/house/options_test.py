@@ -3,7 +3,7 @@
   python3 tests/house/options_test.py ROOT
 
 Fields are known by their names: one that shares its name with a field that is read escapes. What a field does on a device
-is not seen either (check_device_options() refuses what no device acts on).
+is not seen either.
 """
 import pathlib
 import re
