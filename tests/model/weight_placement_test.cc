@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "tests/model/test_models.h"
+
 namespace mneme {
 namespace {
 
@@ -34,6 +36,23 @@ TEST(WeightPlacement, SendsExpertsAwayFirst) {
   expect(4399, 4, 3);
   expect(1399, 4, 0);
   expect(399, 3, 0);
+}
+
+// A mixture has no dense feed-forward layer, a dense model no experts: the matrices that are not there take nothing.
+TEST(WeightPlacement, CountsTheMatricesThatAModelHas) {
+  ThreadPool threads(1);
+  for (const Architecture architecture : all_architectures()) {
+    const auto model = Model::random(small_config(architecture), DType::kBF16, {}, 5, {.pool = &threads});
+    const ModelConfig& c = model->config();
+    const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+    const std::vector<LayerWeightBytes> layers = layer_weight_bytes(*model);
+    ASSERT_EQ(std::ssize(layers), c.n_layers) << architecture_name(architecture);
+    for (const LayerWeightBytes& l : layers) {
+      EXPECT_EQ(l.experts, 2 * 3 * c.experts.n * c.experts.ffn * c.hidden) << architecture_name(architecture);
+      const std::int64_t dense = c.experts.n > 0 ? 0 : 3 * c.ffn * c.hidden;
+      EXPECT_EQ(l.others, 2 * ((2 * q + 2 * kv) * c.hidden + dense)) << architecture_name(architecture);
+    }
+  }
 }
 
 }  // namespace

@@ -30,13 +30,14 @@ class WeightMatrix {
   // Column j of w multiplies x[columns[j]]; the caller keeps `columns`. Requires  a permutation of 0 to k - 1, or none.
   WeightMatrix(ConstTensorView w, std::span<const std::int32_t> columns);
 
-  std::int64_t n_out() const { return w_.dim(0); }
-  std::int64_t n_in() const { return w_.dim(1); }
+  // 0 where there is no matrix, as of a mixture's dense feed-forward layer.
+  std::int64_t n_out() const { return w_.rank() == 0 ? 0 : w_.dim(0); }
+  std::int64_t n_in() const { return w_.rank() == 0 ? 0 : w_.dim(1); }
   const ConstTensorView& view() const { return w_; }
   std::span<const std::int32_t> columns() const { return columns_; }  // empty: those of x
   WeightMatrix without_columns() const;
   // Bytes that a GEMM with one row reads.
-  std::size_t bytes() const { return w_.dim(0) * w_.stride_bytes(); }
+  std::size_t bytes() const { return n_out() * w_.stride_bytes(); }
 
  private:
   ConstTensorView w_;
