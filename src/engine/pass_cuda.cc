@@ -15,7 +15,6 @@
 #include "src/engine/ranks/rank_pass.h"
 #include "src/model/cuda/forward.h"
 #include "src/model/cuda/ranks/device_collective.h"
-#include "src/model/cuda/step/gemms.h"
 #include "src/model/ranks/rank_forward.h"
 #include "src/model/shapes.h"
 #include "src/model/weight_placement.h"

@@ -65,11 +65,11 @@ std::unique_ptr<Model> model_of(const Case& s, ThreadPool& threads) {
 
 class Runner {
  public:
-  Runner(const Case& c, std::int32_t max_batched_tokens) {
+  Runner(const Case& c, std::int32_t max_batched_tokens, std::int32_t max_sequences = 13) {
     EngineOptions options{.device = Device::kCuda,
                           .kv_store = c.store,
                           .context = 4096,
-                          .max_sequences = 13,
+                          .max_sequences = max_sequences,
                           .max_batched_tokens = max_batched_tokens};
     options.deterministic = true;
     options.kv_cache_dtype = c.kv_dtype;
@@ -169,7 +169,7 @@ TEST_P(CudaBatchInvariance, AndInOneGraph) {
   const Case& c = GetParam();
   for (const Method& m : kMethods) {
     SCOPED_TRACE(std::string(m.name) + " " + m.overrides);
-    Runner alone(c, 512), company(c, 512);
+    Runner alone(c, 512, 5), company(c, 512, 5);  // GEMMs of at most 8 rows have a kernel of their own
     const std::vector<Tokens> all = prompts(alone.vocab());
     for (const int i : {0, 3, 8, 9, 10}) alone.start(i, all[static_cast<std::size_t>(i)], alone.plan(m)), alone.drain();
     for (const int i : {0, 3, 8, 9, 10}) company.start(i, all[static_cast<std::size_t>(i)], company.plan(m));
@@ -192,7 +192,8 @@ TEST_P(CudaBatchInvariance, AndBehindASharedPrefix) {
       alone.drain();
       shared.start(number, all[9], shared.plan(m), Origin::prefix(kept, n_shared));
       shared.drain();
-      EXPECT_EQ(first_difference(shared.rows().at(number), alone.rows().at(number)), "") << m.name << ", " << n_shared << " tokens shared";
+      EXPECT_EQ(first_difference(shared.rows().at(number), alone.rows().at(number)), "")
+          << m.name << ", " << n_shared << " tokens shared";
       ++number;
     }
   }

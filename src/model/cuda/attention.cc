@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/cuda/device.h"
 #include "src/model/cuda/retrieval/launches.h"
 
@@ -304,11 +305,10 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const StepAr
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const StepArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
-  // Batch-invariant: launches of one row. How kernels cut what they sum follows the number of rows.
-  const std::int32_t each = options_.batch_invariant ? 1 : n;
+  CudaRetrieval* const r = retrieval_of_graph();
+  const std::int32_t each = rows_at_once(r, n);
   for (std::int32_t first = 0; first < n; first += each)
-    single_rows(layer, {.span = first, .first = first, .n = each, .retrieval = retrieval_of_graph()}, rows, m, context,
-                stream);
+    single_rows(layer, {.span = first, .first = first, .n = each, .retrieval = r}, rows, m, context, stream);
   m.lap(StepPhase::kAttention, stream);
 }
 
@@ -332,7 +332,9 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const StepArrays& rows, c
       return other.single && !other.by_host && other.decodes == s.decodes &&
              (!s.decodes || other.retrieval == s.retrieval);
     };
-    while (stop < step_.spans.size() && alike(step_.spans[stop]) && (stop == i || !options_.batch_invariant)) ++stop;
+    const std::size_t most =
+        i + static_cast<std::size_t>(rows_at_once(s.decodes ? s.retrieval : nullptr, size32(step_.spans)));
+    while (stop < std::min(most, step_.spans.size()) && alike(step_.spans[stop])) ++stop;
     single_rows(layer,
                 {.span = static_cast<std::int32_t>(i),
                  .first = s.first_row,
@@ -345,7 +347,7 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const StepArrays& rows, c
 
 void CudaAttention::finish_graph(std::int32_t n, const StepArrays& rows, const Stream& stream) {
   CudaRetrieval* const r = retrieval_of_graph();
-  const std::int32_t each = options_.batch_invariant ? 1 : n;
+  const std::int32_t each = rows_at_once(r, n);
   for (std::int32_t first = 0; r != nullptr && first < n; first += each)
     finish({.span = first, .first = first, .n = each, .retrieval = r}, rows, stream);
 }

@@ -163,6 +163,11 @@ class CudaAttention {
     std::int32_t span = 0, first = 0, n = 0;
     CudaRetrieval* retrieval = nullptr;  // state of their methods; null: they attend all stored tokens
   };
+  // Of n rows of one kind those of a launch. Batch-invariant: how selections cut what they sum follows the number of
+  // rows, so that a row that selects has launches of its own.
+  std::int32_t rows_at_once(const CudaRetrieval* retrieval, std::int32_t n) const {
+    return options_.batch_invariant && retrieval != nullptr ? 1 : n;
+  }
   void single_rows(std::int32_t layer, const DecodeSpan& who, const StepArrays& rows, const Memory& m,
                    const CudaContext& context, const Stream& stream);
   // Where a model has attention sinks they are added behind the merge of all parts, to `out` and its lse.

@@ -58,6 +58,7 @@ void CudaAttention::single_rows(std::int32_t layer, const DecodeSpan& who, const
                               .n_heads = qkv.n_heads,
                               .window = window_of(layer),
                               .scale = scale_,
+                              .own_splits = options_.batch_invariant,
                               .scratch = m.scratch};
   if (who.retrieval == nullptr) {
     stored_rows(layer, who, qkv, a, rows, m, context, stream);

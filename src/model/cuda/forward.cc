@@ -161,7 +161,7 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       weights(std::move(w)),
       attention(m, o),
       capacity(capacity_of(o)),
-      gemms(weights, launch, o.batch_invariant),
+      gemms(weights, launch, o),
       ranks(options, config, a, gemms, launch),
       head(weights, m, head_rows_of(o), gemms, ranks, launch),
       graphs(launch) {

@@ -26,6 +26,9 @@ class DeviceCollective;
 
 enum class KvStore : std::uint8_t { kDevice, kHost };
 
+// Rows of a batch-invariant GEMM of a prompt, from a multiple of as many on.
+inline constexpr std::int32_t kInvariantRows = 256;
+
 struct CudaForwardOptions {
   std::int32_t max_rows = 1024;     // per step
   std::int32_t max_sequences = 16;  // per step

@@ -33,7 +33,7 @@ struct ArrivingSlots {
 // or the pages of a selection.
 //
 // Split-KV: the pages of all rows and KV heads are cut into equal KV splits, one per thread block, whatever the
-// lengths. The last thread block to finish a (row, KV head) merges its splits by LSE, or all of its thread blocks merge
+// lengths; by own_splits each (row, KV head) into up to 16. The last thread block to finish a (row, KV head) merges its splits by LSE, or all of its thread blocks merge
 // together.
 //
 //   q        [n, heads * D] bf16, post-RoPE
@@ -67,6 +67,9 @@ struct DecodeAttentionCuda {
   // [layers][sequence slots][KV heads] i32 as the tables, written by the preceding kernels (tables_late, lengths not
   // early): heads with 0 keep their `out` and lse; or null. Pages alone.
   const std::int32_t* only = nullptr;
+  // Splits of a (row, KV head) by its own pages alone: its results have the same bits whatever other rows there are.
+  // Tables of single tokens are then attended a row at a time.
+  bool own_splits = false;
   std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), zeroed before the first use
 };
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim);

@@ -8,9 +8,9 @@
 namespace mneme {
 namespace {
 
-// One kernel has 1 to 8 rows of bf16, and 2 to 8 rows of other weights: a single one has another where the device has
-// sm_90 code.
-constexpr std::int32_t kGroupRows = 8;
+// Rows of batch-invariant skinny GEMMs. One kernel has 1 to 8 rows of bf16, and 2 to 8 rows of other weights: a single one
+// has another where the device has sm_90 code. Another kernel has 9 to 16 rows of each, as slow with one.
+constexpr std::int32_t kFewGroup = 8, kManyGroup = 16;
 // Batch-invariant GEMMs by cuBLASLt, of rows that decode.
 constexpr std::int32_t kFewInvariantRows = kSkinnyRows;
 
@@ -28,9 +28,11 @@ DeferredNorm norm_of(DeferredNorm norm, std::int32_t row) {
 
 }  // namespace
 
-CudaGemms::CudaGemms(const CudaWeights& weights, const StepLaunch& launch, bool batch_invariant)
-    : weights_(weights), launch_(launch), batch_invariant_(batch_invariant) {
-  if (batch_invariant) return;  // groups of 8 rows, which every type has a kernel for
+CudaGemms::CudaGemms(const CudaWeights& weights, const StepLaunch& launch, const CudaForwardOptions& options)
+    : weights_(weights), launch_(launch), batch_invariant_(options.batch_invariant) {
+  group_rows_ =
+      options.max_sequences > kFewGroup && skinny_gemm_takes(DType::kBF16, kManyGroup) ? kManyGroup : kFewGroup;
+  if (batch_invariant_) return;  // every type has a kernel for these
   weights.for_each([&](const DeviceMatrix& w) {
     for (const std::int32_t fewer : {kWgmmaBf16Rows, kSkinnyBf16Rows, 8})
       if (!skinny_gemm_takes(w.dtype, few_rows_)) few_rows_ = std::min(few_rows_, fewer);
@@ -60,16 +62,15 @@ const void* CudaGemms::ordered(const void* x, const DeviceMatrix& w, std::int64_
 }
 
 std::int32_t CudaGemms::parts_of_sums(std::int64_t n_out, std::int32_t n) const {
-  return residual_parts(n_out, batch_invariant_ ? std::min(n, kGroupRows) : n);
+  return residual_parts(n_out, batch_invariant_ ? group_rows_ : n);
 }
 
 template <typename Launch>
 void CudaGemms::in_groups(std::int32_t n, const DeviceMatrix& w, const Launch& launch) const {
   if (!batch_invariant_) return launch(0, n);
-  for (std::int32_t first = 0; first < n; first += kGroupRows) {
-    const std::int32_t rows = std::min(kGroupRows, n - first);
-    launch(first, is_quantised(w.dtype) ? std::max(rows, 2) : rows);  // what the row behind the last holds is unused
-  }
+  const std::int32_t least = group_rows_ == kManyGroup ? kFewGroup + 1 : is_quantised(w.dtype) ? 2 : 1;
+  for (std::int32_t first = 0; first < n; first += group_rows_)
+    launch(first, std::max(least, std::min(group_rows_, n - first)));  // rows behind the last are unused
 }
 
 void CudaGemms::few(const void* x, std::int32_t n, const DeviceMatrix& w, const DeferredNorm& norm,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/model/cuda/forward.h"
 #include "src/model/cuda/step/activations.h"
 #include "src/model/cuda/weights.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
@@ -11,14 +12,11 @@
 
 namespace mneme {
 
-// Rows of a batch-invariant GEMM of a prompt, from a multiple of as many on.
-inline constexpr std::int32_t kInvariantRows = 256;
-
 class CudaGemms {
  public:
   // Both outlive the object.
-  //   batch_invariant  sums of a row are in one order whatever the number of rows (CudaForwardOptions)
-  CudaGemms(const CudaWeights& weights, const StepLaunch& launch, bool batch_invariant);
+  // With CudaForwardOptions::batch_invariant sums of a row are in one order whatever the number of rows.
+  CudaGemms(const CudaWeights& weights, const StepLaunch& launch, const CudaForwardOptions& options);
   void reserve(ArenaLayout& arena, std::int32_t n_rows);
   // The most rows that skinny GEMMs take for all of the model's matrices.
   std::int32_t few_rows() const { return few_rows_; }
@@ -58,7 +56,7 @@ class CudaGemms {
   CublasLtGemm library_;
   SkinnyWorkspace workspace_;
   std::byte *gathered_ = nullptr, *dequantised_ = nullptr;
-  std::int32_t few_rows_ = kSkinnyRows;
+  std::int32_t few_rows_ = kSkinnyRows, group_rows_ = kSkinnyRows;
   bool batch_invariant_, of_prompt_ = false;
 };
 

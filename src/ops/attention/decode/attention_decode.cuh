@@ -18,6 +18,8 @@ constexpr int kMaxBlocks = 1024;  // thread blocks per launch
 constexpr int kMaxItems = 4096;   // rows times KV heads
 constexpr int kMaxWarps = 12, kFewWarps = 8;
 constexpr int kMaxShare = 128;  // pages per thread block for which whole items matter more than more thread blocks
+// DecodeAttentionCuda::own_splits: an item's pages are cut into at most kOwnSplits parts of at least kOwnPages.
+constexpr int kOwnSplits = 16, kOwnPages = 16;
 
 struct DecodeArgs {
   DecodeAttentionCuda a;
@@ -53,6 +55,17 @@ __device__ __forceinline__ DecodeItem item_at(const DecodeArgs& p, int i) {
   return item;
 }
 
+// Pages of a part of an item of n pages, and parts of it, by own_splits: functions of the item alone. Whole rounds of a
+// thread block's warps.
+__device__ __forceinline__ int own_part(int n_pages) {
+  const int each = (n_pages + kOwnSplits - 1) / kOwnSplits;
+  return max(kOwnPages, (each + kFewWarps - 1) / kFewWarps * kFewWarps);
+}
+__device__ __forceinline__ int n_own_parts(int n_pages) {
+  const int each = own_part(n_pages);
+  return (n_pages + each - 1) / each;
+}
+
 // Splits n pages over m thread blocks: the first `more` have one page more than the others. 32-bit: a warp has little
 // else to do, and 64-bit divisions took a tenth of a short step's time.
 struct Split {
@@ -70,11 +83,11 @@ struct Split {
 // Pages of all items in sequence, divided among thread blocks.
 struct Pages {
   int all;    // including padding pages
-  int used;   // thread blocks with work
+  int used;   // thread blocks with work; by own_splits parts, which they take in turn
   int share;  // pages per thread block where each works on one item only; else 0
 };
 
-// first[i]: pages before item i; first[n]: total. few: only some heads have pages, which over all thread blocks would be a
+// first[i]: pages before item i, with own_splits its parts; first[n]: total. few: only some heads have pages, which over all thread blocks would be a
 // page each, and as many parts to merge. Called by every thread of the block.
 //
 // A thread block whose pages belong to two items does one after the other, and the launch waits for it. So items are
@@ -86,7 +99,7 @@ __device__ Pages count_pages(const DecodeArgs& p, int n_items, int* first, bool 
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
   int own = 0, most = 0;
   for (int i = begin; i < end; ++i) {
-    const int n = item_at<kHoles>(p, i).n_pages;
+    const int n_pages = item_at<kHoles>(p, i).n_pages, n = p.a.own_splits ? n_own_parts(n_pages) : n_pages;
     own += n, most = max(most, n);
   }
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = threads / kWarp;
@@ -106,7 +119,7 @@ __device__ Pages count_pages(const DecodeArgs& p, int n_items, int* first, bool 
   }
   const auto grid = static_cast<int>(gridDim.x);
   // Not for pages that were just recalled: a step of `window` then takes 2 % longer, for an unknown reason.
-  if (n_items <= grid && total > 0 && (!p.a.tables_late || p.tables.of_tokens)) {
+  if (n_items <= grid && total > 0 && !p.a.own_splits && (!p.a.tables_late || p.tables.of_tokens)) {
     const int blocks = grid / n_items, share = (most + blocks - 1) / blocks;
     const auto rounds = [&](int pages) { return (pages + n_warps - 1) / n_warps; };
     if (share <= kMaxShare && rounds(share) <= rounds((total + grid - 1) / grid) + 1) {
@@ -118,10 +131,12 @@ __device__ Pages count_pages(const DecodeArgs& p, int n_items, int* first, bool 
   }
   for (int i = begin; i < end; ++i) {
     first[i] = before;
-    before += item_at<kHoles>(p, i).n_pages;
+    const int n_pages = item_at<kHoles>(p, i).n_pages;
+    before += p.a.own_splits ? n_own_parts(n_pages) : n_pages;
   }
   if (begin < n_items && end == n_items) first[n_items] = before;
   __syncthreads();
+  if (p.a.own_splits) return {total, total, 0};
   const int share = few ? n_warps : 1;
   return {total, min(grid, (total + share - 1) / share), 0};
 }
@@ -296,10 +311,26 @@ __device__ __forceinline__ void merge_warps(int group, const RunningSoftmax<Page
   }
 }
 
-// Pages of an item that a thread block attends: [begin, end) of the item, the first at `at` of all items' pages.
+// Pages of an item that a thread block attends: [begin, end) of the item, the first at `at` of all items' pages; by
+// own_splits part `at` of all items' parts, of which the item's first is `first`.
 struct ItemPages {
-  int item, begin, end, at;
+  int item, begin, end, at, first;
 };
+
+// Where the KV splits of an item leave their results: split i in `from` + i * stride, the first one `lead` behind that.
+struct SplitPlaces {
+  int own, from, stride, lead, n;
+  __device__ __forceinline__ int of(int i) const { return from + i * stride + (i == 0 ? lead : 0); }
+};
+__device__ __forceinline__ SplitPlaces places_of(const DecodeArgs& p, const DecodeItem& item, const ItemPages& pages,
+                                                 const Split& split) {
+  if (p.a.own_splits) return {pages.at, pages.first, 1, 0, n_own_parts(item.n_pages)};
+  // Thread blocks [first, last] have KV splits of this item, at least one page each.
+  const int item_begin = pages.at - pages.begin;
+  const int first = split.block_of(static_cast<unsigned>(item_begin)),
+            last = split.block_of(static_cast<unsigned>(item_begin + item.n_pages - 1));
+  return {static_cast<int>(blockIdx.x) * 2 + (pages.begin > 0 ? 0 : 1), first * 2, 2, 1, last - first + 1};
+}
 
 // Writes the thread block's result for its KV split: to the output if the item has no other split, else to the partial
 // results, which the last thread block to arrive merges.
@@ -309,7 +340,8 @@ __device__ void finish_kv_split(const DecodeArgs& p, const DecodeItem& item, con
   constexpr int kDim = Page::kDim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const bool whole = pages.begin == 0 && pages.end == item.n_pages;
-  const int slot = blockIdx.x * 2 + (pages.begin > 0 ? 0 : 1);
+  const SplitPlaces places = whole ? SplitPlaces{} : places_of(p, item, pages, split);
+  const int slot = places.own;
   merge_warps<Page>(p.group, rows, shared, ring_numbers<Page>(p), ml, [&](int row, int column, const Merged& m) {
     if (whole) {
       write_row<kDim>(p, item, row, column, lane, m);
@@ -324,15 +356,11 @@ __device__ void finish_kv_split(const DecodeArgs& p, const DecodeItem& item, con
     return;
   }
 
-  // Thread blocks [first, last] have KV splits of this item, at least one page each.
-  const int item_begin = pages.at - pages.begin;
-  const int first = split.block_of(static_cast<unsigned>(item_begin)),
-            last = split.block_of(static_cast<unsigned>(item_begin + item.n_pages - 1));
   __shared__ bool is_last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = atomicAdd(&p.arrived[pages.item], 1) == static_cast<std::uint32_t>(last - first);
+    is_last = atomicAdd(&p.arrived[pages.item], 1) == static_cast<std::uint32_t>(places.n - 1);
     if (is_last) p.arrived[pages.item] = 0;
   }
   __syncthreads();
@@ -341,8 +369,8 @@ __device__ void finish_kv_split(const DecodeArgs& p, const DecodeItem& item, con
     for (int row = warp; row < p.group; row += n_warps) {
 #pragma unroll
       for (int column = 0; column < kDim; column += kColumns) {
-        const Merged m = merge(last - first + 1, lane, has_columns(kDim, column, lane), [&](int i) {
-          const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
+        const Merged m = merge(places.n, lane, has_columns(kDim, column, lane), [&](int i) {
+          const int from = places.of(i);
           const float* row_of = p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim + column;
           return GlobalResult{p.partial_ml + from * kRows + row, reinterpret_cast<const float4*>(row_of)};
         });

@@ -207,11 +207,15 @@ __global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Decod
 
   if (static_cast<int>(blockIdx.x) < pages.used) {
     const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
-    int at = split.begin(blockIdx.x);
-    const int stop = split.begin(blockIdx.x + 1);
-    for (int i = item_of(first, n_items, at); at < stop; at = first[++i]) {
+    const bool own = p.a.own_splits;  // parts blockIdx.x, blockIdx.x + gridDim.x, ... of all items
+    int at = own ? static_cast<int>(blockIdx.x) : split.begin(blockIdx.x);
+    const int stop = own ? pages.used : split.begin(blockIdx.x + 1);
+    int i = item_of(first, n_items, at);
+    for (; at < stop; at = own ? at + static_cast<int>(gridDim.x) : first[++i]) {
+      if (own) i = item_of(first, n_items, at);
       const DecodeItem item = item_at<kHoles>(p, i);
-      const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
+      int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
+      if (own) begin *= own_part(item.n_pages), end = min(item.n_pages, begin + own_part(item.n_pages));
       if (begin >= end) continue;  // an item without pages, or only padding pages
       const std::int32_t* table = p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
       if constexpr (kArriving) {
@@ -222,7 +226,7 @@ __global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Decod
       KvSplit<Page, kKind>{p,   item,   table, shared_address(ring) + warp * p.n_stages * Page::kBytes, barriers, begin,
                            end, waited, parity}
           .run(rows, n_warps);
-      finish_kv_split<Page>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
+      finish_kv_split<Page>(p, item, {i, begin, end, at, first[i]}, split, rows, reinterpret_cast<float*>(ring), ml);
       if constexpr (kByBulkCopies<Page, kKind>) bulk_copies_after_stores();
     }
   }
@@ -236,7 +240,8 @@ void run(const DecodeArgs& args, const CudaContext& context) {
   // tokens 11.0 and 10.8, one sequence of 128K 87 and 84 us a layer (H200). The larger last: it sets the kernel's limit.
   static const Shape few = shape_of(decode_kernel<Page, kKind>, Page::kBytes, kFewWarps),
                      many = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMaxWarps);
-  const Shape& shape = !args.a.tables_late && args.a.n * args.tables.n_kv_heads > sm_count() ? many : few;
+  const Shape& shape =
+      !args.a.own_splits && !args.a.tables_late && args.a.n * args.tables.n_kv_heads > sm_count() ? many : few;
   DecodeArgs a = args;
   a.n_stages = shape.n_stages;
   launch(context, "attend_decode", decode_kernel<Page, kKind>, dim3(static_cast<unsigned>(sm_count())),
@@ -256,11 +261,13 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
   if (a.n == 0) return;
   const int group = a.n_heads / tables.n_kv_heads;
   // Items per launch are limited; more rows take several launches.
-  const int most_rows = std::max(1, kMaxItems / 4 / tables.n_kv_heads);
+  const int most_items = a.own_splits ? 2 * kMaxBlocks / kOwnSplits : kMaxItems / 4;  // whose splits have places
+  const int most_rows = a.own_splits && tables.of_tokens ? 1 : std::max(1, most_items / tables.n_kv_heads);
   for (int first = 0; first < a.n; first += most_rows) {
     DecodeArgs args{};
     args.a = a;
     args.a.n = std::min(most_rows, a.n - first);
+    args.a.own_splits = a.own_splits && !tables.of_tokens;
     const std::int64_t heads = static_cast<std::int64_t>(first) * a.n_heads;
     args.a.q = static_cast<const __nv_bfloat16*>(a.q) + heads * tables.head_dim;
     args.a.out = static_cast<__nv_bfloat16*>(a.out) + heads * tables.head_dim;

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kWarp* kFewWarps, 1) listed_kernel(DecodeArgs 
       return;
     }
     if (begin < end)
-      finish_kv_split<Page>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
+      finish_kv_split<Page>(p, item, {i, begin, end, at, first[i]}, split, rows, reinterpret_cast<float*>(ring), ml);
     at = first[++i];
     if (at >= stop) break;
     item = item_at<false>(p, i);
