@@ -1,6 +1,5 @@
 // The engine's forward pass on a CUDA device.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -85,7 +84,6 @@ class CudaPass final : public ForwardPass {
             CudaWeights::load(*model_, stream, placement_of(*model_, options), {}, head_rows_of(*model_, ranks, split)),
             Stream::make(), forward_options(*model_, options, collective_.get(), split)),
         batch_invariant_(options.deterministic),
-        max_batched_tokens_(options.max_batched_tokens),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take 9.0 ms a
@@ -113,7 +111,7 @@ class CudaPass final : public ForwardPass {
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   std::int32_t prompt_alignment() const override { return batch_invariant_ ? kInvariantRows : 1; }
   void expect_method(const Plan& plan) const override {
-    if (batch_invariant_) expect_windows(plan);
+    if (batch_invariant_) expect_invariant(plan);
     if (link_ != nullptr) expect_ranks_do(plan, link_->split());
   }
   RankLink* ranks() const override { return link_.get(); }
@@ -138,14 +136,18 @@ class CudaPass final : public ForwardPass {
   const Model* model() const override { return model_.get(); }
 
  private:
-  // Windows of a prompt and its groups of rows end together.
-  void expect_windows(const Plan& plan) const {
-    const std::int64_t rows = plan.window ? std::lcm<std::int64_t>(plan.window->rows, kInvariantRows) : 0;
-    if (rows > max_batched_tokens_)
-      fail(ErrorKind::kOption,
-           "--deterministic with --device cuda: '{}' reads prompts in windows of {} tokens, which takes steps of {}; "
-           "expected --max-batched-tokens of at least as many, or windows that are a multiple or a divisor of {}",
-           plan.name(), plan.window->rows, rows, kInvariantRows);
+  // What a prompt leaves under these follows how it is cut into chunks.
+  static void expect_invariant(const Plan& plan) {
+    const char* const why = plan.drops()  ? "drops tokens"
+                            : plan.norm   ? "takes its budget from a norm of the prompt's attention"
+                            : plan.window ? "reads prompts in windows"
+                                          : nullptr;
+    if (why != nullptr)
+      fail(
+          ErrorKind::kOption,
+          "--deterministic with --device cuda: '{}' {}; expected full attention, a method that selects (freekv, mneme, "
+          "fier, quest, louiskv), or --device cpu",
+          plan.name(), why);
   }
 
   std::unique_ptr<Model> model_;
@@ -153,7 +155,6 @@ class CudaPass final : public ForwardPass {
   std::unique_ptr<DeviceCollective> collective_;  // as well
   CudaForward forward_;
   bool batch_invariant_;
-  std::int32_t max_batched_tokens_;
   bool host_;
   std::vector<SamplingRule> rules_;
   std::vector<Sampler::SampledToken> sampled_;
