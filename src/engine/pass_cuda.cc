@@ -141,7 +141,9 @@ class CudaPass final : public ForwardPass {
     const char* const why = plan.drops()  ? "drops tokens"
                             : plan.norm   ? "takes its budget from a norm of the prompt's attention"
                             : plan.window ? "reads prompts in windows"
-                                          : nullptr;
+                            : plan.attend == Attend::kRegions && plan.shape.sliding_window > 0
+                                ? "keeps cache slots beside layers with a sliding window"
+                                : nullptr;
     if (why != nullptr)
       fail(
           ErrorKind::kOption,

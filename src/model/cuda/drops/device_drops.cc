@@ -342,10 +342,11 @@ void CudaDrops::attach(const Dropping& row, std::byte* staging) {
   const std::int32_t mass_row = row.sequence->mass_row();
   copy_bytes(first_slots_.as<std::int32_t>() + std::int64_t{mass_row} * this->n_heads(), firsts,
              n_heads * sizeof(std::int32_t), *stream_);
-  if (row.sequence->adds())
-    copy_rows(mass_->received() + mass_row * mass_->row_floats(),
-              static_cast<std::size_t>(mass_->stride()) * sizeof(float), sums, width * sizeof(float),
-              width * sizeof(float), n_heads, *stream_);
+  if (!row.sequence->adds()) return;
+  // Layers that keep everything have more slots than the mass has room for, and no sums.
+  const auto stride = static_cast<std::size_t>(mass_->stride());
+  copy_rows(mass_->received() + mass_row * mass_->row_floats(), stride * sizeof(float), sums, width * sizeof(float),
+            std::min(width, stride) * sizeof(float), n_heads, *stream_);
 }
 
 void CudaDrops::launch(std::span<const DropTask> rows) {

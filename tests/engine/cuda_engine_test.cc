@@ -1,6 +1,7 @@
-// Batch invariance on a device (docs/design/batch-invariance.md): a sequence's logits have the same bits alone, beside
-// others, after a shared prefix, and whatever the number of tokens in a step.
+// The engine on a device. Batch invariance (docs/design/batch-invariance.md): a sequence's logits have the same bits
+// alone, beside others, after a shared prefix, and whatever the number of tokens in a step.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/cuda/cuda_testing.h"
+#include "tests/error_message.h"
 #include "tests/model/cuda/cuda_models.h"
 #include "tests/test_threads.h"
 
@@ -46,6 +48,12 @@ struct Case {
   KvResidency store = KvResidency::kDevice;
   KvDtype kv_dtype = KvDtype::kBf16;
 };
+
+// Methods are refused beside layers with a sliding window.
+std::span<const Method> methods_of(const Case& c) {
+  const bool windows = c.architecture && small_config(*c.architecture).sliding_window > 0;
+  return std::span(kMethods).first(windows ? 1 : std::size(kMethods));
+}
 
 std::unique_ptr<Model> model_of(const Case& s, ThreadPool& threads) {
   const CpuContext cpu{.pool = &threads};
@@ -141,16 +149,17 @@ class CudaBatchInvariance : public CudaTest, public testing::WithParamInterface<
 
 TEST_P(CudaBatchInvariance, LogitsHaveTheSameBitsInCompany) {
   const Case& c = GetParam();
+  const std::span<const Method> methods = methods_of(c);
   Runner alone(c, 256), company(c, 1024);
   const std::vector<Tokens> all = prompts(alone.vocab());
   const int n = static_cast<int>(all.size());
   for (int i = 0; i < n; ++i) {
-    const Method& m = kMethods[static_cast<std::size_t>(i) % std::size(kMethods)];
+    const Method& m = methods[static_cast<std::size_t>(i) % methods.size()];
     alone.start(i, all[static_cast<std::size_t>(i)], alone.plan(m));
     alone.drain();
   }
   for (int i = 0; i < n; ++i) {
-    const Method& m = kMethods[static_cast<std::size_t>(i) % std::size(kMethods)];
+    const Method& m = methods[static_cast<std::size_t>(i) % methods.size()];
     company.start(i, all[static_cast<std::size_t>(i)], company.plan(m));
     company.steps(i % 4);
   }
@@ -158,13 +167,13 @@ TEST_P(CudaBatchInvariance, LogitsHaveTheSameBitsInCompany) {
   for (int i = 0; i < n; ++i)
     EXPECT_EQ(first_difference(company.rows().at(i), alone.rows().at(i)), "")
         << "prompt of " << all[static_cast<std::size_t>(i)].size() << " tokens, "
-        << kMethods[static_cast<std::size_t>(i) % std::size(kMethods)].name;
+        << methods[static_cast<std::size_t>(i) % methods.size()].name;
 }
 
 // One method for all, in one graph.
 TEST_P(CudaBatchInvariance, AndInOneGraph) {
   const Case& c = GetParam();
-  for (const Method& m : kMethods) {
+  for (const Method& m : methods_of(c)) {
     SCOPED_TRACE(std::string(m.name) + " " + m.overrides);
     Runner alone(c, 512, 5), company(c, 512, 5);  // GEMMs of at most 8 rows have a kernel of their own
     const std::vector<Tokens> all = prompts(alone.vocab());
@@ -182,7 +191,7 @@ TEST_P(CudaBatchInvariance, AndBehindASharedPrefix) {
   const Tokens prefix(all[9].begin(), all[9].begin() + 640);
   const RequestId kept = shared.keep(prefix);
   int number = 0;
-  for (const Method& m : kMethods) {
+  for (const Method& m : methods_of(c)) {
     for (const int n_shared : {33, 256, 300, 512, 640}) {
       alone.start(number, all[9], alone.plan(m));
       alone.drain();
@@ -195,11 +204,14 @@ TEST_P(CudaBatchInvariance, AndBehindASharedPrefix) {
   }
 }
 
-TEST_P(CudaBatchInvariance, DropsRunWithoutIt) {
+// Without batch invariance. Layers that keep all tokens, as those with a window, have more slots than those that drop.
+TEST_P(CudaBatchInvariance, RefusesDropsWhichRunWithoutIt) {
   const Case& c = GetParam();
   for (const char* name : {"snapkv", "h2o", "tova"}) {
     SCOPED_TRACE(name);
-    Runner runner(c, 512, 5, false);
+    Runner refuses(c, 512), runner(c, 512, 5, false);
+    const auto start = [&] { refuses.start(0, {1, 2}, refuses.plan({name, ""})); };
+    EXPECT_THAT(error_message(ErrorKind::kOption, start), testing::HasSubstr("drops tokens"));
     const std::vector<Tokens> all = prompts(runner.vocab());
     const RequestId kept = runner.keep(Tokens(all[9].begin(), all[9].begin() + 640));
     for (const int i : {0, 3, 8, 9, 10}) runner.start(i, all[static_cast<std::size_t>(i)], runner.plan({name, ""}));
