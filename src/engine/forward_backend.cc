@@ -7,14 +7,14 @@ namespace mneme {
 void check_device_options(const EngineOptions& options) {
   if (options.device != Device::kCuda || !options.deterministic) return;
   // GEMMs of a prompt have 256 rows (kInvariantRows), graphs of a step 64.
-  constexpr std::int32_t kLeastTokens = 256, kMostSequences = 64;
+  constexpr std::int32_t kLeastTokens = 256, kMaxSequences = 64;
   if (options.max_batched_tokens < kLeastTokens)
     fail(ErrorKind::kOption,
          "--deterministic with --device cuda: expected --max-batched-tokens of at least {}, found {}", kLeastTokens,
          options.max_batched_tokens);
-  if (options.max_sequences > kMostSequences)
+  if (options.max_sequences > kMaxSequences)
     fail(ErrorKind::kOption, "--deterministic with --device cuda: expected --max-num-seqs of at most {}, found {}",
-         kMostSequences, options.max_sequences);
+         kMaxSequences, options.max_sequences);
 }
 
 }  // namespace mneme
