@@ -19,7 +19,7 @@ struct ForwardBackend {
                                        RankSplit split);
 };
 
-// Errors  kOption: a setting that no device acts on (EngineOptions::deterministic)
+// Errors  kOption: a setting that no device acts on (EngineOptions::deterministic, speculation)
 void check_device_options(const EngineOptions& options);
 
 }  // namespace mneme

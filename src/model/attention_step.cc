@@ -42,7 +42,8 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     if (s.n_rows == 0) continue;
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
-    MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
+    const bool verifies = s.phase == RowPhase::kDecode && s.n_rows > 1;
+    MNEME_CHECK(!verifies || s.method == nullptr, "{} rows of a sequence that decodes under a method", s.n_rows);
     const Chunk chunk{s.cache, s.method, s.phase, std::ssize(positions_), first, s.n_rows, s.prefill_left};
     const bool windows = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().window.has_value();
     const bool pre_rope = s.cache->key_basis() == KeyBasis::kPreRope;
@@ -52,7 +53,10 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     // Decode attention adds up in another order than prefill attention. Keys that k-means clusters must not depend on how
     // a prompt is cut into chunks, so a chunk of one row is prefill attention too.
     const bool clustered = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().lists;
-    (windows ? windowed_ : s.n_rows == 1 && !clustered ? single_rows_ : chunks_).push_back(chunk);
+    if (!verifies) (windows ? windowed_ : s.n_rows == 1 && !clustered ? single_rows_ : chunks_).push_back(chunk);
+    // Each row as in a step of its own: prefill attention adds up in another order.
+    for (std::int32_t i = 0; verifies && i < s.n_rows; ++i)
+      single_rows_.push_back({s.cache, nullptr, s.phase, chunk.first_row + i, first + i, 1, 0});
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
       positions_.push_back(first + i);
@@ -175,7 +179,8 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
                                     .out = out_row(i),
                                     .window = window_,
                                     .sinks = sinks_,
-                                    .lse = lse});
+                                    .lse = lse,
+                                    .behind = row.cache->length() - row.first_position - 1});
   }
   decode_.run(layer, scratch_.decode_rows, shape_);
 

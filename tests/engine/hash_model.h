@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "src/engine/engine.h"
@@ -41,6 +42,7 @@ class HashModel final : public ForwardPass {
   std::int64_t max_context() const override { return kHashContext; }
   ConstTensorView run(const ForwardInput& input) override;
   RankLink* ranks() const override { return link_; }
+  std::string_view no_drafts_reason() const override { return {}; }
 
  private:
   HashModelLog* log_;
