@@ -45,8 +45,8 @@ struct GenerationOptions {
 // Whether special tokens written in a text ("<|end|>") are ordinary characters or those tokens.
 enum class SpecialTokens : std::uint8_t { kAsText, kParsed };
 
-// Tokens of an answer that are guessed (drafts) and verified by one forward pass. Answers are the same with any setting;
-// under EngineOptions::deterministic to the bit. Full attention only, and on the CPU.
+// Tokens of an answer that are guessed (drafts) and verified by one forward pass. Answers are the same with any setting, up
+// to rounding. Full attention only, and on the CPU.
 struct SpeculationOptions {
   // kNgram: what followed the longest earlier occurrence of the last tokens in the conversation.
   enum class Method : std::uint8_t { kOff, kNgram };

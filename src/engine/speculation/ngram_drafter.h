@@ -14,7 +14,7 @@ namespace mneme {
 // How many drafts pay: one more as long as it is accepted with a probability of kWorth, by what was accepted so far.
 class DraftLength {
  public:
-  // A verified row costs a quarter of a step of one row on two cores, and a third where weights are 8 bits.
+  // What a verified row costs at most, of a step of one row: assumed, not measured.
   static constexpr double kWorth = 0.3;
   static constexpr std::int32_t kPause = 64;  // tokens without drafts where not even the first one is worth it
 
