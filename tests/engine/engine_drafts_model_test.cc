@@ -142,8 +142,8 @@ TEST(LosslessDrafts, TokensAreTheSameToTheBit) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const KvDtype kv = std::array{KvDtype::kBf16, KvDtype::kF16, KvDtype::kInt8, KvDtype::kFp8}[seed % 4];
       const auto plain = engine_of(architecture, dtype, kv), drafting = engine_of(architecture, dtype, kv);
-      const std::int64_t accepted = compare(*plain, *drafting, 20, seed);
-      EXPECT_GT(accepted, 100) << architecture_name(architecture);
+      const std::int64_t accepted = compare(*plain, *drafting, 10, seed);
+      EXPECT_GT(accepted, 20) << architecture_name(architecture);
       if (testing::Test::HasFailure()) return;
       ++seed;
     }
