@@ -148,7 +148,7 @@ void Engine::stop(RequestId id) {
 std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
   if (impl_->all_held() || impl_->tell_accepted()) return impl_->take_events();
-  std::vector<ScheduledRows> plan = impl_->plan_with_room();
+  std::vector<ScheduledTokens> plan = impl_->plan_with_room();
   impl_->add_drafts(plan);
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 

@@ -45,7 +45,7 @@ std::vector<Sample> sample(const StepBatch& batch, const ConstTensorView& logits
   const auto row_at = [&](std::int64_t i) { return std::span<const float>(logits.row_as<float>(i), vocab); };
   const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const StepBatch::Row& wanted = batch.wanted[i];
+      const StepBatch::Wanted& wanted = batch.wanted[i];
       Request& r = *wanted.request;
       if (wanted.known()) {
         const std::int32_t next = r.tokens[wanted.predicted];
@@ -59,15 +59,15 @@ std::vector<Sample> sample(const StepBatch& batch, const ConstTensorView& logits
   };
   n == 1 ? sample_rows(0, 1, 0) : threads.parallel_for(n, 1, sample_rows);
   for (std::int64_t i = 0; i < n; ++i) {
-    const StepBatch::Row& wanted = batch.wanted[i];
+    const StepBatch::Wanted& wanted = batch.wanted[i];
     if (wanted.request->scores.on_logits && (!wanted.after_draft() || samples[i].is_sampled()))
       wanted.request->scores.on_logits(wanted.predicted, row_at(i));
   }
   return samples;
 }
 
-// By logits alone, which nobody looks at.
-bool wants_plain_token(const StepBatch::Row& row) {
+// By logits alone, which are not reported.
+bool wants_plain_token(const StepBatch::Wanted& row) {
   const Request& r = *row.request;
   return !row.known() && r.max_tokens > 0 && r.drafts.tokens.empty() && r.scores.top_logprobs == 0 &&
          !r.scores.on_logits && r.sampler.is_plain();
@@ -79,13 +79,13 @@ std::vector<Sample> compute(const StepBatch& batch, ForwardPass& forward, Thread
   const bool on_device = forward.samples_on_device() && std::ranges::all_of(batch.wanted, wants_plain_token);
   if (!on_device) return sample(batch, forward.run(batch.input()), forward.vocab(), threads);
   std::vector<const Sampler*> samplers;
-  for (const StepBatch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
+  for (const StepBatch::Wanted& row : batch.wanted) samplers.push_back(&row.request->sampler);
   const std::span<const Sampler::SampledToken> sampled_tokens = forward.run_sampling(batch.input(), samplers);
   MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} tokens for {} rows", sampled_tokens.size(),
               batch.wanted.size());
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
-    batch.wanted[i].request->sampler.drew();
+    batch.wanted[i].request->sampler.drew(sampled_tokens[i].token);
     samples.push_back({.sampled = sampled_tokens[i], .top = {}});
   }
   return samples;

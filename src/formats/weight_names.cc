@@ -15,16 +15,16 @@ namespace {
 void for_each_fused_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
   const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
   const std::string ours = fmt::format("blk.{}.", layer), theirs = fmt::format("model.layers.{}.mlp.", layer);
-  const auto stack = [&](const char* name, const char* hf, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+  const auto stack = [&](const char* name, const char* hf, std::int64_t n_out, std::int64_t n_in, FusedSplit rows) {
     const std::string hf_name = theirs + "experts." + hf;
     fn({ours + name + ".weight", hf_name, n_out, n_in, WeightRole::kOther, n, rows});
     fn({ours + name + ".bias", hf_name + "_bias", n, n_out, WeightRole::kExact, 0, rows});
   };
   fn({ours + "ffn_gate_inp.weight", theirs + "router.weight", n, c.hidden, WeightRole::kExact});
   fn({ours + "ffn_gate_inp.bias", theirs + "router.bias", n, 0});
-  stack("ffn_gate_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kEven);
-  stack("ffn_up_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kOdd);
-  stack("ffn_down_exps", "down_proj", c.hidden, ffn, FusedRows::kAll);
+  stack("ffn_gate_exps", "gate_up_proj", ffn, c.hidden, FusedSplit::kEven);
+  stack("ffn_up_exps", "gate_up_proj", ffn, c.hidden, FusedSplit::kOdd);
+  stack("ffn_down_exps", "down_proj", c.hidden, ffn, FusedSplit::kAll);
 }
 
 void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
@@ -38,13 +38,14 @@ void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef
   fn({name("ffn_gate_inp.weight"), fmt::format("model.layers.{}.mlp.gate.weight", layer), n, c.hidden,
       WeightRole::kExact});
   if (family_of(c.architecture).experts == ExpertNames::kStacked) {
-    const auto half = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+    const auto half = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in,
+                          FusedSplit rows) {
       fn({name(ours), fmt::format("model.layers.{}.mlp.experts.{}", layer, theirs), n_out, n_in, WeightRole::kOther, n,
           rows});
     };
-    half("ffn_gate_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kFirstHalf);
-    half("ffn_up_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kSecondHalf);
-    return half("ffn_down_exps.weight", "down_proj", c.hidden, ffn, FusedRows::kAll);
+    half("ffn_gate_exps.weight", "gate_up_proj", ffn, c.hidden, FusedSplit::kFirstHalf);
+    half("ffn_up_exps.weight", "gate_up_proj", ffn, c.hidden, FusedSplit::kSecondHalf);
+    return half("ffn_down_exps.weight", "down_proj", c.hidden, ffn, FusedSplit::kAll);
   }
   stack("ffn_gate_exps.weight", "gate_proj.weight", ffn, c.hidden);
   stack("ffn_up_exps.weight", "up_proj.weight", ffn, c.hidden);

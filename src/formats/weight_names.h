@@ -53,15 +53,15 @@ namespace mneme {
 enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kExact };
 
 // Rows of a tensor of a folder that are a stack's: all, every second one, or those of one half.
-enum class FusedRows : std::uint8_t { kNone, kAll, kEven, kOdd, kFirstHalf, kSecondHalf };
+enum class FusedSplit : std::uint8_t { kNone, kAll, kEven, kOdd, kFirstHalf, kSecondHalf };
 
 struct WeightSpec {
   std::string name, hf_name;
   std::int64_t n_out = 0;
   std::int64_t n_in = 0;  // 0: a vector [n_out]
   WeightRole role = WeightRole::kOther;
-  std::int64_t n_experts = 0;          // of a stack [n_experts, n_out, n_in]; 0: not one
-  FusedRows fused = FusedRows::kNone;  // where folders stack experts: the rows of hf_name that are these
+  std::int64_t n_experts = 0;            // of a stack [n_experts, n_out, n_in]; 0: not one
+  FusedSplit fused = FusedSplit::kNone;  // where folders stack experts: the rows of hf_name that are these
 
   // The matrix of one expert.
   WeightSpec expert(std::int64_t e) const;

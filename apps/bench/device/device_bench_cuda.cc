@@ -320,7 +320,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
     if (c.plan != nullptr && c.plan->drops() && !c.plan->norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
-    s.rows[i].phase = RowPhase::kDecode;
+    s.rows[i].phase = SequencePhase::kDecode;
   }
   BenchResult result;
   result.bandwidth = b.read_bandwidth();
@@ -384,7 +384,7 @@ DeviceBench::GatherResult CudaBench::gather(const GatherCase& c) {
 
   BenchSequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
   s.caches[0].extend(2048);
-  s.rows[0].phase = RowPhase::kDecode;
+  s.rows[0].phase = SequencePhase::kDecode;
   const auto steps = [&](int count) {
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i) {

@@ -179,7 +179,7 @@ BenchResult Bench::decode(const BenchCase& c) {
   }
 
   if (end_rows > 0) b.timed_step(s, end_rows, false, nullptr);
-  for (SequenceRows& rows : s.rows) rows.phase = RowPhase::kDecode;
+  for (SequenceRows& rows : s.rows) rows.phase = SequencePhase::kDecode;
 
   BenchResult result;
   b.measure_bandwidth(result);

@@ -14,8 +14,10 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/formats/family.h"
 #include "src/formats/model_name.h"
 #include "src/formats/safetensors/fused_experts.h"
+#include "src/formats/safetensors/hf_gemma.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/safetensors/quantised.h"
 #include "src/formats/safetensors/safetensors.h"
@@ -150,6 +152,8 @@ class HfCheckpoint final : public Checkpoint {
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     quantisation_ = read_quant_config(config.ref());
+    if (quantisation_.method == QuantMethod::kNone && file_exists(folder / "hf_quant_config.json"))
+      quantisation_ = read_modelopt_config(read_json(folder / "hf_quant_config.json", kMaxConfigBytes).ref());
     config_.name = config.ref().string("_name_or_path", "");
     if (config_.name.empty()) config_.name = model_name(folder);
     for (const auto& [key, value] : config.json.items()) {
@@ -201,6 +205,7 @@ class HfCheckpoint final : public Checkpoint {
       if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     settle_head();
+    settle_embedding_scale();
     settle_zero_points();
     rename_tensors(folder);
   }
@@ -247,6 +252,20 @@ class HfCheckpoint final : public Checkpoint {
     repeats_embedding_ = same ? head : nullptr;
   }
 
+  // transformers multiplies embeddings by sqrt(hidden) in the type of the weights: 25.25 in bf16 for 25.298.
+  void settle_embedding_scale() {
+    const SafetensorsTensor* embedding = find("model.embed_tokens.weight");
+    const auto dtype = embedding == nullptr ? std::nullopt : float_dtype(embedding->type);
+    const bool scales = family_of(config_.architecture).scales_embeddings && dtype;
+    if (scales) config_.embedding_scale = rounded_to(*dtype, config_.embedding_scale);
+  }
+
+  // Folders of such families have weights of norms less 1.
+  ConstTensorView with_one(const ConstTensorView& norm) {
+    float* out = aligned_.emplace_back(static_cast<std::size_t>(norm.dim(0)) * sizeof(float)).as<float>();
+    return raise_by_one(norm, out);
+  }
+
   // Which of two ways the zero points of a gptq folder were packed, by all of its matrices.
   void settle_zero_points() {
     if (quantisation_.zeros_are_known) return;
@@ -257,7 +276,7 @@ class HfCheckpoint final : public Checkpoint {
         all.by_nibble += e.by_nibble;
         all.by_word += e.by_word;
       };
-      if (w.n_in == 0 || w.fused != FusedRows::kNone) return;
+      if (w.n_in == 0 || w.fused != FusedSplit::kNone) return;
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -268,6 +287,7 @@ class HfCheckpoint final : public Checkpoint {
   void rename_tensors(const fs::path& folder) {
     std::unordered_map<std::size_t, std::string> ours;
     std::unordered_set<std::size_t> parts;  // of quantised weights
+    const bool norms_from_one = family_of(config_.architecture).norms_from_one;
     ThreadPool pool(available_cpus());
     const auto add = [&](const WeightSpec& w) {
       if (repack(w, folder.string(), parts, pool)) return;
@@ -276,7 +296,7 @@ class HfCheckpoint final : public Checkpoint {
       ours.emplace(it->second, w.name);
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
-      if (w.fused != FusedRows::kNone) return add_fused(w, folder.string(), parts, pool);
+      if (w.fused != FusedSplit::kNone) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -296,7 +316,9 @@ class HfCheckpoint final : public Checkpoint {
       if (t.rank > 4)
         fail(ErrorKind::kFormat, "{}: tensor '{}': expected a vector or a matrix, found {}", folder.string(), t.name,
              t.shape());
-      tensors_.push_back({it->second, view_of_dims(t.data.data(), *dtype, t.dims, t.rank)});
+      const ConstTensorView view = view_of_dims(t.data.data(), *dtype, t.dims, t.rank);
+      const bool less_one = norms_from_one && view.rank() == 1 && it->second.ends_with("norm.weight");
+      tensors_.push_back({it->second, less_one ? with_one(view) : view});
     }
   }
 
