@@ -307,5 +307,19 @@ TEST(Speculation, RequestsThatAskForWhatCannotBeAreRefused) {
   EXPECT_NO_THROW(check_speculation(*engine, nullptr));
 }
 
+// A recurrent layer, for one, whose state takes no token back.
+TEST(Speculation, AModelThatVerifiesNoDraftsSaysWhy) {
+  EngineOptions options = chunked(64);
+  options.speculation = {.method = SpeculationOptions::Method::kNgram};
+  TestEngine engine(options);
+  engine.log->no_drafts_reason = "layer 3 is recurrent: its state takes no token back";
+  EXPECT_EQ(drafter_of(*engine, std::nullopt, nullptr), nullptr) << "the default breaks no request";
+  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { drafter_of(*engine, options.speculation, nullptr); }),
+              testing::HasSubstr("speculative ngram:k=7,min=4: layer 3 is recurrent: its state takes no token back; or "
+                                 "leave it out"));
+  EXPECT_THAT(error_message(ErrorKind::kOption, [&] { check_speculation(*engine, nullptr); }),
+              testing::HasSubstr("layer 3 is recurrent"));
+}
+
 }  // namespace
 }  // namespace mneme

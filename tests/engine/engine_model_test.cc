@@ -74,18 +74,25 @@ class EngineModel : public testing::Test {
   std::vector<NeedlePrompt> prompts_;
 };
 
-// No kernel of a device acts on it: it was accepted and changed nothing.
-TEST(DeviceOptions, DeterministicIsRefusedOnADevice) {
-  EXPECT_NO_THROW(check_device_options({.device = Device::kCpu, .deterministic = true}));
+// No kernel of a device acts on them.
+TEST(DeviceOptions, WhatNoDeviceDoesIsRefusedThere) {
+  const SpeculationOptions ngram{.method = SpeculationOptions::Method::kNgram};
+  EXPECT_NO_THROW(check_device_options({.device = Device::kCpu, .deterministic = true, .speculation = ngram}));
   EXPECT_NO_THROW(check_device_options({.device = Device::kCuda}));
-  EngineOptions options{.device = Device::kCuda, .deterministic = true};
-  auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
-  try {
-    start_model(std::move(checkpoint), nullptr, options, {});
-    FAIL() << "it started";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kOption);
-    EXPECT_THAT(e.what(), ::testing::StartsWith("--deterministic: expected --device cpu, found cuda"));
+  const std::pair<EngineOptions, const char*> refused[] = {
+      {{.device = Device::kCuda, .deterministic = true}, "--deterministic: expected --device cpu, found cuda"},
+      {{.device = Device::kCuda, .speculation = ngram},
+       "speculative ngram:k=7,min=4: expected --device cpu, found cuda: its attention would read the KV cache once for "
+       "each draft; leave it out"}};
+  for (const auto& [options, message] : refused) {
+    auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
+    try {
+      start_model(std::move(checkpoint), nullptr, options, {});
+      FAIL() << "it started";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kOption);
+      EXPECT_THAT(e.what(), ::testing::StartsWith(message));
+    }
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLeastBuckets = 64;
 // A search ends after so many entries of a bucket, other n-grams of the same hash included.
-constexpr int kMostSteps = 4 * SuffixIndex::kCandidates;
+constexpr int kMaxSteps = 4 * SuffixIndex::kCandidates;
 
 // Tokens before and with `a` and `b` that agree, at most `most`.
 std::int32_t agreement(const std::int32_t* a, const std::int32_t* b, std::int32_t most) {
@@ -60,7 +60,7 @@ SuffixIndex::Match SuffixIndex::longest(std::span<const std::int32_t> tokens) co
   const std::int32_t last = size32(tokens) - 1;
   if (last < min_match_) return best;
   int steps = 0, candidates = 0;
-  for (std::int32_t at = before_[last]; at >= 0 && candidates < kCandidates && steps < kMostSteps; at = before_[at]) {
+  for (std::int32_t at = before_[last]; at >= 0 && candidates < kCandidates && steps < kMaxSteps; at = before_[at]) {
     ++steps;
     const std::int32_t n = agreement(&tokens[last], &tokens[at], std::min(at + 1, kLongest));
     if (n < min_match_) continue;
