@@ -55,4 +55,14 @@ void add_deterministic_option(CLI::App& c, EngineOptions& e) {
       ->group(kEngineGroup);
 }
 
+void add_speculative_option(CLI::App& c, EngineOptions& e) {
+  c.add_option_function<std::string>(
+       "--speculative", [&e](const std::string& text) { e.speculation = parse_speculation(text); },
+       "Guess tokens of the answer by what followed their like earlier in the text, and verify up to k of them in one "
+       "step: off, ngram, or ngram:k=7,min=4. The same answers, sooner where they quote; full attention on the CPU")
+      ->type_name("DRAFTS")
+      ->default_str("off")
+      ->group(kEngineGroup);
+}
+
 }  // namespace mneme::cli

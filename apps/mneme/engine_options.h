@@ -17,5 +17,6 @@ void add_kv_room_options(CLI::App& command, EngineOptions& options);
 void add_machine_options(CLI::App& command, EngineOptions& options, bool& no_pin);
 // --deterministic
 void add_deterministic_option(CLI::App& command, EngineOptions& options);
+void add_speculative_option(CLI::App& command, EngineOptions& options);
 
 }  // namespace mneme::cli

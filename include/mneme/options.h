@@ -45,6 +45,24 @@ struct GenerationOptions {
 // Whether special tokens written in a text ("<|end|>") are ordinary characters or those tokens.
 enum class SpecialTokens : std::uint8_t { kAsText, kParsed };
 
+// Tokens of an answer that are guessed (drafts) and verified by one forward pass. Answers are the same with any setting, up
+// to rounding. Full attention only, and on the CPU.
+struct SpeculationOptions {
+  // kNgram: what followed the longest earlier occurrence of the last tokens in the conversation.
+  enum class Method : std::uint8_t { kOff, kNgram };
+  Method method = Method::kOff;
+  int drafts = 7;     // most drafts that a pass verifies, 1 to 63
+  int min_match = 4;  // fewest tokens that must have occurred before, 1 to 32
+
+  bool on() const { return method != Method::kOff; }
+  bool operator==(const SpeculationOptions&) const = default;
+};
+// "off", "ngram", "ngram:k=7,min=4".
+//
+// Errors  kOption: another text; the message says what is expected.
+SpeculationOptions parse_speculation(std::string_view text);
+std::string speculation_text(const SpeculationOptions& options);
+
 // How a turn becomes tokens.
 enum class Framing : std::uint8_t {
   kChat,  // the model's own marks around the user's turn
@@ -69,6 +87,9 @@ struct AskOptions {
   // Tell the log-probability of every token of the answer and so many of the likeliest tokens in its place, 0 to the
   // size of the vocabulary; absent: Answer::scores stays empty.
   std::optional<std::int32_t> top_logprobs;
+  // Drafts of this answer; absent: EngineOptions::speculation, where the turn can have drafts. Asked for here, a turn that
+  // cannot is refused (kOption).
+  std::optional<SpeculationOptions> speculation;
 };
 
 // A KV method by name, with the settings that most methods share. recipe_of() makes the recipe.
@@ -178,6 +199,8 @@ struct EngineOptions {
   KvMethodOptions kv;
   // Every n-th step of an answer also computes the true attention, for KvMethodStats::audit; 0: never.
   int audit_every = 0;
+  // The default of all answers under full attention.
+  SpeculationOptions speculation;
 };
 
 }  // namespace mneme

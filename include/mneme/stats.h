@@ -69,7 +69,10 @@ struct AnswerStats {
   double prefill_seconds = 0;     // steps up to the first token of the answer
   double decode_seconds = 0;      // steps after it
   std::int64_t decode_steps = 0;  // forward passes in decode_seconds, the one of the end token included
-  std::int64_t kv_bytes = 0;      // keys and values of the whole session
+  // Speculation: passes that verified drafts, drafts verified, and tokens (the end token included) that came of accepted
+  // drafts, without a pass of their own.
+  std::int64_t verify_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
+  std::int64_t kv_bytes = 0;  // keys and values of the whole session
   KvMethodStats method;
 };
 

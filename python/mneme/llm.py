@@ -74,6 +74,7 @@ class LLM:
         stream_interval_ms: float = 20.0,
         deterministic: bool = False,
         audit_every: int = 0,
+        speculative: str = "off",
         chat_template: str | None = None,
     ) -> None:
         """Reads the weights and starts the threads.
@@ -111,6 +112,8 @@ class LLM:
                 that compute; first and last ones never. 0: every token on its own.
             deterministic: the same tokens whatever else is in the batch, slower; with device="cuda" on one GPU alone.
             audit_every: every n-th step also computes the true attention, for Stats.kv.audit; 0: never.
+            speculative: tokens of answers guessed and verified several a step: "off", "ngram", or "ngram:k=7,min=4"; the
+                same answers, sooner where they quote. Full attention and device="cpu" only.
             chat_template: Jinja, in place of the model's own.
 
         Raises:
@@ -142,6 +145,7 @@ class LLM:
             "stream_interval_ms": float(_expect("stream_interval_ms", stream_interval_ms, (int, float))),
             "deterministic": bool(deterministic),
             "audit_every": _expect("audit_every", audit_every, int),
+            "speculative": _expect("speculative", speculative, str),
             "chat_template": chat_template or "",
         }
         self.model = os.fspath(model)

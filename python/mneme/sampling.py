@@ -34,6 +34,7 @@ class SamplingParams:
         json_schema: the answer is JSON of this schema; a dictionary, or its text.
         priority: smaller first.
         page_reads: count how often each page of 32 tokens is read by the answer's steps (methods that select).
+        speculative: as LLM's, of this answer; None: the model's own, where the answer can have drafts.
     """
 
     n: int = 1
@@ -55,6 +56,7 @@ class SamplingParams:
     json_schema: str | Mapping[str, Any] | None = None
     priority: int = 0
     page_reads: bool = False
+    speculative: str | None = None
 
     def __post_init__(self) -> None:
         whole = ("n", "top_k", "max_tokens", "priority")

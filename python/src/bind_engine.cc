@@ -50,6 +50,7 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   e.pin_threads = o.get<bool>("pin_threads", true);
   e.deterministic = o.get<bool>("deterministic", false);
   e.audit_every = o.get<int>("audit_every", 0);
+  e.speculation = parse_speculation(o.get<std::string>("speculative", "off"));
   e.inter_token_ms = o.get<double>("inter_token_ms", 0.0);
   e.kv_admission = parse_kv_admission(o.get<std::string>("kv_admission", "reserve"));
   // "auto" is no recipe yet: what it stands for is decided when it is known where the cache lies.
@@ -223,6 +224,7 @@ GenerationInput input_of(const Settings& params, const TextSide& text) {
   input.stop.ignore_end = p.get<bool>("ignore_eos", false);
   input.top_logprobs = p.get<std::int32_t>("logprobs", 0);
   input.priority = -p.get<std::int32_t>("priority", 0);
+  if (p.values.contains("speculative")) input.speculation = parse_speculation(p.get<std::string>("speculative", "off"));
   input.count_reads = p.get<bool>("page_reads", false);
   if (const auto schema = p.get<std::optional<std::string>>("json_schema", {})) {
     input.constraint = json_constraint(text.token_trie(), schema_of(*schema));

@@ -40,6 +40,7 @@ AskOptions how_of(const Settings& params, const std::optional<std::string>& kv) 
   AskOptions how;
   if (kv) how.kv = parse_recipe(*kv);
   if (params.contains("logprobs")) how.top_logprobs = nb::cast<std::int32_t>(params["logprobs"]);
+  if (params.contains("speculative")) how.speculation = parse_speculation(nb::cast<std::string>(params["speculative"]));
   return how;
 }
 

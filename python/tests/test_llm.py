@@ -35,6 +35,17 @@ def test_a_batch_answers_as_each_prompt_alone(llm: mneme.LLM) -> None:
     assert together[:2] == [" 48213", " 70935"] or [t.strip() for t in together[:2]] == ["48213", "70935"]
 
 
+def test_drafts_change_no_token() -> None:
+    params = [mneme.SamplingParams(max_tokens=40, ignore_eos=True, speculative=s) for s in (None, "off")]
+    answers = []
+    for speculative in ("off", "ngram:k=4,min=2"):
+        with start(speculative=speculative, deterministic=True) as model:
+            answers += model.generate(["one two three one two three one two three"] * 2, params)
+    assert len({tuple(a.outputs[0].token_ids) for a in answers}) == 1
+    with pytest.raises(mneme.Error, match="speculative: expected"):
+        start(speculative="mtp")
+
+
 def test_settings_for_each_prompt(llm: mneme.LLM) -> None:
     few, more = (mneme.SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 5))
     outputs = llm.generate(["One", "Two"], [few, more])

@@ -79,6 +79,47 @@ KvAdmission parse_kv_admission(std::string_view name) {
   return value_in(kAdmissions, "kv_admission", name);
 }
 
+namespace {
+
+constexpr std::string_view kNoDrafts = "off", kNgram = "ngram";
+
+// A setting "name=number" of a drafter.
+void read_speculation(std::string_view setting, std::string_view text, SpeculationOptions& options) {
+  const std::size_t at = std::min(setting.find('='), setting.size());
+  const std::string_view name = setting.substr(0, at), value = setting.substr(std::min(at + 1, setting.size()));
+  const bool drafts = name == "k";
+  if (!drafts && name != "min")
+    fail(ErrorKind::kOption, "speculative: expected the settings k and min, found \"{}\" in \"{}\"", name, text);
+  int n = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
+  const int most = drafts ? 63 : 32;
+  if (error != std::errc() || end != value.data() + value.size() || n < 1 || n > most)
+    fail(ErrorKind::kOption, "speculative: {}: expected a number from 1 to {}, found \"{}\"", name, most, value);
+  (drafts ? options.drafts : options.min_match) = n;
+}
+
+}  // namespace
+
+SpeculationOptions parse_speculation(std::string_view text) {
+  if (text == kNoDrafts) return {};
+  const std::size_t at = std::min(text.find(':'), text.size());
+  if (text.substr(0, at) != kNgram)
+    fail(ErrorKind::kOption, "speculative: expected off, ngram, or ngram:k=7,min=4, found \"{}\"", text);
+  SpeculationOptions options{.method = SpeculationOptions::Method::kNgram};
+  if (at == text.size()) return options;
+  for (std::string_view rest = text.substr(at + 1);;) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    read_speculation(rest.substr(0, comma), text, options);
+    if (comma == rest.size()) return options;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::string speculation_text(const SpeculationOptions& options) {
+  if (!options.on()) return std::string(kNoDrafts);
+  return fmt::format("{}:k={},min={}", kNgram, options.drafts, options.min_match);
+}
+
 std::optional<std::vector<std::int32_t>> parse_dense_layers(std::string_view text) {
   if (text.empty()) return std::nullopt;
   std::vector<std::int32_t> layers;

@@ -1,5 +1,7 @@
 #include "src/engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -75,13 +77,20 @@ RequestEvent Engine::Impl::end(Request& request, StopReason reason) {
     request.settle();  // for its statistics too
     if (request.max_tokens > 0) forecast.add(request.stats.answer_tokens);
   }
+  if (kept) request.forget_untold();
   if (!kept) request.cache.clear();
+  RequestEvent event = event_of(request);
+  event.finished = reason;
+  return event;
+}
+
+RequestEvent Engine::Impl::event_of(const Request& request) {
   return {.id = request.id,
           .token = {},
           .top = {},
           .prompt_done = request.stats.prompt_tokens,
           .prompt_total = request.prompt_end - request.stats.shared_tokens,
-          .finished = reason};
+          .finished = {}};
 }
 
 // Blocks that the running ones may still take.
@@ -138,8 +147,9 @@ void Engine::stop(RequestId id) {
 
 std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
-  if (impl_->all_held()) return impl_->take_events();
-  const std::vector<ScheduledTokens> plan = impl_->plan_with_room();
+  if (impl_->all_held() || impl_->tell_accepted()) return impl_->take_events();
+  std::vector<ScheduledTokens> plan = impl_->plan_with_room();
+  impl_->add_drafts(plan);
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 
   const auto start = std::chrono::steady_clock::now();
@@ -151,7 +161,7 @@ std::vector<RequestEvent> Engine::step() {
     batch.undo();
     throw;
   }
-  batch.commit();
+  batch.commit(samples);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   impl_->apply(batch, std::move(samples), seconds.count());
   return impl_->take_events();
@@ -193,6 +203,14 @@ std::size_t Engine::method_bytes(RequestId id) const {
   const Request& request = impl_->find(id);
   if (!request.method) return 0;
   return request.method->index_bytes() + request.method->copy_bytes() + request.method->state_bytes();
+}
+
+std::string Engine::no_drafts_reason(const Plan* plan) const {
+  if (impl_->pool->on_device()) return "a GPU verifies no drafts yet: expected --device cpu";
+  if (ranks() != nullptr) return "ranks that share a model verify no drafts yet: expected one rank";
+  if (plan != nullptr)
+    return fmt::format("drafts are verified by full attention: expected --kv-method full, found {}", plan->name());
+  return std::string(impl_->forward->no_drafts_reason());
 }
 
 MethodMemory Engine::method_memory() const {
@@ -266,9 +284,9 @@ void Engine::check_invariants() const {
   for (const auto& [id, r] : impl_->requests) {
     caches.push_back(snapshot_of(r->cache));
     n_active += r->active() ? 1 : 0;
-    MNEME_CHECK(r->cache.length() <= r->length(), "request {}: {} of {} tokens", id.value, r->cache.length(),
-                r->length());
-    MNEME_CHECK(!r->active() || r->cache.length() < r->length(), "request {} has nothing left to compute", id.value);
+    const std::int32_t n_known = r->length() + (r->active() ? size32(r->drafts.untold) : 0);
+    MNEME_CHECK(r->cache.length() <= n_known, "request {}: {} of {} tokens", id.value, r->cache.length(), n_known);
+    MNEME_CHECK(!r->active() || r->cache.length() < n_known, "request {} has nothing left to compute", id.value);
     MNEME_CHECK(!r->parked || (r->state == Request::State::kWaiting && r->cache.length() < r->parked->length),
                 "request {} has {} tokens, and {} of them are elsewhere", id.value, r->cache.length(), r->length());
     MNEME_CHECK(r->state != Request::State::kEnded || r->cache.length() == 0, "ended request {} holds pages", id.value);

@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,8 @@
 #include "src/sampler/sampler.h"
 
 namespace mneme {
+
+class Drafter;
 
 // What a step produced for one request.
 struct RequestEvent {
@@ -55,6 +58,9 @@ struct RequestStats {
   double prefill_seconds = 0, decode_seconds = 0;
   double tail_log_likelihood = 0;  // RequestInput::score_tail: sum over the scored tokens, natural logarithm
   std::int32_t tail_scored = 0;
+  // Drafts: steps that verified some, how many, and tokens of the answer (its end token included) that came of them
+  // without a step of their own.
+  std::int32_t verify_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 
 // A token of the prompt under the logits of those before it.
@@ -94,6 +100,9 @@ struct RequestInput {
   // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn
   // with the plan of the sequence it follows takes its state over.
   std::shared_ptr<const Plan> method;
+  // Guesses tokens of the answer, which steps verify; the answer is the same. Null: a step computes one token. Its own:
+  // no other request has it. speculation/speculation.h makes one.
+  std::shared_ptr<Drafter> drafter;
 };
 
 // What a request begins from.
@@ -187,7 +196,9 @@ class Engine {
   // Requires  `lower` outlives its use.
   void set_lower_tier(LowerTier* lower);
 
-  // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.
+  // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do. Where drafts
+  // were accepted, the tokens behind the first come with the next calls, one a call, which compute nothing until all are
+  // told: a request that ends between them ends as if a step had computed each.
   //
   // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where
   // they were, and
@@ -216,6 +227,8 @@ class Engine {
   // asked for until the step after the one that returned the end.
   const MethodStats* method_stats(RequestId id) const;
   MethodMemory method_memory() const;
+  // Why a request under this plan (null: full attention) cannot have a drafter; empty: it can.
+  std::string no_drafts_reason(const Plan* plan) const;
   // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
   //
   // Errors  kRequest: as start().

@@ -46,6 +46,7 @@ struct Engine::Impl {
   void share(const Request& from, const Origin& origin, const RequestInput& input, Request& request);
   void begin(Request& request, RequestInput input);
   RequestEvent end(Request& request, StopReason reason);
+  static RequestEvent event_of(const Request& request);
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
   bool has_unpromised(std::int64_t n_blocks) const;
@@ -63,6 +64,11 @@ struct Engine::Impl {
   std::vector<ScheduledTokens> plan();
   std::vector<ScheduledTokens> plan_with_room();
   bool fits(const std::vector<ScheduledTokens>& plan) const;
+  // Tells one token of each request that has accepted ones. Returns whether any does.
+  bool tell_accepted();
+  // Rows for drafts, where they take nothing that others need.
+  void add_drafts(std::vector<ScheduledTokens>& plan);
+  std::int64_t blocks_for_drafts(const std::vector<ScheduledTokens>& plan) const;
   bool preempt();
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);

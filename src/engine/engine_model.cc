@@ -26,6 +26,7 @@ class ModelForward final : public ForwardPass {
   std::size_t weight_bytes() const override { return model_->weight_bytes(); }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   void set_observer(DecodeObserver* observer) override { forward_.set_observer(observer); }
+  std::string_view no_drafts_reason() const override { return {}; }
   const Model* model() const override { return model_.get(); }
 
  private:

@@ -122,6 +122,7 @@ void Engine::Impl::share(const Request& from, const Origin& origin, const Reques
     request.tokens = from.tokens;
     request.cache = from.cache.fork();
     if (from.method) request.method = std::make_unique<MethodState>(*from.method);
+    if (!from.drafts.untold.empty()) request.truncate(from.length() - 1);
   } else {
     request.tokens.assign(from.tokens.begin(), from.tokens.begin() + origin.n_shared);
     const auto n_prompt = size32(input.prompt);

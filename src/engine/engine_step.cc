@@ -210,12 +210,14 @@ StepBatch Engine::Impl::gather(const std::vector<ScheduledTokens>& plan) {
   for (const ScheduledTokens& rows : plan) {
     Request& r = *requests.at(rows.id);
     const std::int32_t begin = r.cache.length();
-    MNEME_CHECK(rows.n_tokens >= 1 && begin + rows.n_tokens <= r.length(), "{} rows after {} of {} tokens",
-                rows.n_tokens, begin, r.length());
+    const std::int32_t n_drafts = size32(r.drafts.tokens), n_known = rows.n_tokens - n_drafts;
+    MNEME_CHECK(n_known >= 1 && begin + n_known <= r.length(), "{} rows after {} of {} tokens, and {} drafts",
+                rows.n_tokens, begin, r.length(), n_drafts);
     if (!r.begun) r.stats.shared_tokens = begin;
     r.cache.extend(rows.n_tokens);
-    batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + rows.n_tokens);
-    const bool all = r.wants_prompt_scores();
+    batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + n_known);
+    batch.tokens.insert(batch.tokens.end(), r.drafts.tokens.begin(), r.drafts.tokens.end());
+    const bool all = r.wants_prompt_scores() || n_drafts > 0;
     const bool last = r.wants_token() || r.wants_score();
     if (all || last) {
       for (std::int32_t next = all ? begin + 1 : r.cache.length(); next <= r.cache.length(); ++next)
@@ -252,6 +254,24 @@ void take_sample(Request& r, Sample sample, RequestEvent& event) {
   if (r.stats.answer_tokens == r.max_tokens) event.finished = StopReason::kLength;
 }
 
+void count_drafts(Request& r, std::span<const Sample> samples) {
+  const auto drafted = size32(r.drafts.tokens);
+  if (drafted == 0) return;
+  std::int32_t accepted = -1;  // the first token needed no draft
+  for (const Sample& s : samples.first(drafted + 1)) accepted += s.is_sampled() ? 1 : 0;
+  ++r.stats.verify_steps;
+  r.stats.drafted_tokens += drafted;
+  r.drafts.drafter->verified(drafted, accepted);
+}
+
+// Drafts end before the first one that cannot be sampled: out of the vocabulary, or forbidden by the grammar.
+void cut_drafts(Request& r, std::int64_t vocab) {
+  std::vector<std::int32_t>& drafts = r.drafts.tokens;
+  drafts.erase(std::ranges::find_if(drafts, [&](std::int32_t token) { return token < 0 || token >= vocab; }),
+               drafts.end());
+  drafts.resize(r.sampler.n_allowed(drafts));
+}
+
 void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
   std::int32_t answer_rows = 0, prompt_tokens = 0;
   for (const SequenceRows& rows : batch.rows)
@@ -260,6 +280,59 @@ void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
 }
 
 }  // namespace
+
+// Blocks of the pool that rows of drafts may take: those that nobody was promised. Where admission reserves all that a
+// request may take and no layer keeps a window, rows up to its last token are its own already.
+std::int64_t Engine::Impl::blocks_for_drafts(const std::vector<ScheduledTokens>& plan) const {
+  std::int64_t needed = 0;
+  for (const ScheduledTokens& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
+  return pool->n_free() - (forecasts() ? needed : std::max(needed, reserved_blocks()));
+}
+
+void Engine::Impl::add_drafts(std::vector<ScheduledTokens>& plan) {
+  std::int32_t room = options.max_batched_tokens;
+  bool any = false;
+  for (const ScheduledTokens& rows : plan) {
+    Request& r = *requests.at(rows.id);
+    r.drafts.tokens.clear();
+    room -= rows.n_tokens;
+    any = any || r.takes_drafts();
+  }
+  if (!any) return;
+  const bool promised = !forecasts() && pool->windows().n_layers() == 0;
+  std::int64_t blocks = promised ? 0 : blocks_for_drafts(plan);
+  for (ScheduledTokens& rows : plan) {
+    Request& r = *requests.at(rows.id);
+    const std::int32_t left = r.max_tokens - r.stats.answer_tokens - 1;  // the last token is not computed
+    const std::int32_t most = std::min({room, left, Drafter::kMost});
+    if (!r.takes_drafts() || most <= 0) continue;
+    r.drafts.drafter->draft(r.tokens, most, r.drafts.tokens);
+    cut_drafts(r, forward->vocab());
+    const std::int64_t taken = r.cache.blocks_needed(1 + size32(r.drafts.tokens)) - r.cache.blocks_needed(1);
+    if (!promised && taken > blocks) r.drafts.tokens.clear();
+    if (r.drafts.tokens.empty()) continue;
+    blocks -= taken;
+    room -= size32(r.drafts.tokens);
+    rows.n_tokens += size32(r.drafts.tokens);
+  }
+}
+
+bool Engine::Impl::tell_accepted() {
+  bool any = false;
+  for (Request* const request : std::vector(active)) {
+    Request& r = *request;
+    if (r.drafts.untold.empty()) continue;
+    any = true;
+    RequestEvent event = event_of(r);
+    Sample sample = std::move(r.drafts.untold.front());
+    r.drafts.untold.pop_front();
+    ++r.stats.accepted_tokens;
+    take_sample(r, std::move(sample), event);
+    if (event.finished) end(r, *event.finished);
+    events.push_back(std::move(event));
+  }
+  return any;
+}
 
 void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
@@ -274,16 +347,15 @@ void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, do
     // A request that lost pages computes again what was counted.
     r.stats.prompt_tokens =
         std::max(r.stats.prompt_tokens, std::min(r.cache.length(), r.prompt_end) - r.stats.shared_tokens);
-    RequestEvent event{.id = r.id,
-                       .token = {},
-                       .top = {},
-                       .prompt_done = r.stats.prompt_tokens,
-                       .prompt_total = r.prompt_end - r.stats.shared_tokens,
-                       .finished = {}};
+    RequestEvent event = event_of(r);
     const std::int32_t length = r.length();  // before this step's token
+    if (next < batch.wanted.size() && batch.wanted[next].request == request)
+      count_drafts(r, std::span(samples).subspan(next));
     for (; next < batch.wanted.size() && batch.wanted[next].request == request; ++next) {
       Sample& s = samples[next];
-      if (batch.wanted[next].predicted >= length) {
+      if (batch.wanted[next].predicted > length) {
+        if (s.is_sampled()) r.drafts.untold.push_back(std::move(s));
+      } else if (batch.wanted[next].predicted == length) {
         if (r.max_tokens > 0) take_sample(r, std::move(s), event);
       } else if (r.scores.score_prompt) {
         r.scores.prompt.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});

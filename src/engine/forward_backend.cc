@@ -5,7 +5,14 @@
 namespace mneme {
 
 void check_device_options(const EngineOptions& options) {
-  if (options.device != Device::kCuda || !options.deterministic) return;
+  if (options.device != Device::kCuda) return;
+  if (options.speculation.on())
+    fail(
+        ErrorKind::kOption,
+        "speculative {}: expected --device cpu, found cuda: its attention would read the KV cache once for each draft; "
+        "leave it out",
+        speculation_text(options.speculation));
+  if (!options.deterministic) return;
   // GEMMs of a prompt have 256 rows (kInvariantRows), graphs of a step 64.
   constexpr std::int32_t kLeastTokens = 256, kMaxSequences = 64;
   if (options.max_batched_tokens < kLeastTokens)

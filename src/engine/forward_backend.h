@@ -19,7 +19,7 @@ struct ForwardBackend {
                                        RankSplit split);
 };
 
-// Errors  kOption: settings that a device cannot keep together (EngineOptions::deterministic with large or small steps)
+// Errors  kOption: speculation, which no device runs; deterministic with steps too small or too large for a device
 void check_device_options(const EngineOptions& options);
 
 }  // namespace mneme

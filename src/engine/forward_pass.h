@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "src/methods/stats/method_stats.h"
 #include "src/model/model.h"
@@ -42,6 +43,8 @@ class ForwardPass {
   }
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan& /*plan*/) const {}
+  // Why several decode rows of a sequence cannot be computed as each would be in a step of its own; empty: they can.
+  virtual std::string_view no_drafts_reason() const { return "this forward pass computes one row of an answer a step"; }
   virtual MethodMemory method_memory() const { return {}; }
   // Rows of a prompt in a step begin at a multiple of so many tokens; then a step has rows of answers or of one prompt,
   // never both. 1: anywhere, beside others.

@@ -70,6 +70,13 @@ void Request::close_pages() {
   truncate(cache.dropped() ? 0 : cache.length() / kPageTokens * kPageTokens);
 }
 
+void Request::forget_untold() {
+  if (drafts.untold.empty()) return;
+  sampler.restore(sampler.seed(), drafts.untold.front().draws_before);
+  drafts.untold.clear();
+  truncate(length() - 1);
+}
+
 void Request::step_back(std::int32_t n) {
   const std::int32_t to = cache.length() - n;
   if (!cache.can_truncate(to)) return truncate(0);
@@ -138,6 +145,7 @@ void Request::begin_turn(RequestInput input) {
   begun = false;
   keep = input.keep_sequence;
   held = false;
+  drafts = {.drafter = std::move(input.drafter), .tokens = {}, .untold = {}};
   scores = {.score_tail = input.score_tail,
             .score_prompt = input.score_prompt,
             .top_logprobs = input.top_logprobs,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "src/base/size32.h"
 #include "src/engine/engine.h"
 #include "src/engine/schedule/scheduler.h"
+#include "src/engine/speculation/drafter.h"
 #include "src/kv/sequence_cache.h"
 #include "src/sampler/sampler.h"
 
@@ -27,6 +29,23 @@ struct RequestScores {
   std::int32_t top_logprobs = 0;
   std::function<void(std::int32_t, std::span<const float>)> on_logits;
   std::vector<PromptScore> prompt;
+};
+
+// Of one row of logits.
+struct Sample {
+  Sampler::SampledToken sampled;
+  std::vector<TokenLogprob> top;
+  std::uint64_t draws_before = 0;  // of the request's sampler
+  bool is_sampled() const { return sampled.token >= 0; }
+};
+
+// A request's drafts.
+struct RequestDrafts {
+  std::shared_ptr<Drafter> drafter;  // null: none
+  std::vector<std::int32_t> tokens;  // of this step, behind the last token
+  // Tokens that the model sampled after accepted drafts and that are not told yet: not part of Request::tokens. The
+  // cache has all of them but the last.
+  std::deque<Sample> untold;
 };
 
 struct Request {
@@ -55,6 +74,7 @@ struct Request {
   bool held = false;  // gets no rows until Engine::unhold()
   RequestScores scores;
   std::unique_ptr<MethodState> method;  // null: full attention
+  RequestDrafts drafts;
   // What a preempted request had computed, the lost pages of which a lower tier has.
   struct Parked {
     std::int32_t length = 0;
@@ -91,6 +111,13 @@ struct Request {
   void truncate(std::int32_t length);
   // Forgets so many tokens that no page is open, which another owner shares.
   void close_pages();
+  // Whether the next step computes a token of the answer alone, so that drafts can follow it.
+  bool takes_drafts() const {
+    return drafts.drafter != nullptr && !held && cache.length() >= std::max(prompt_end, refill_end) &&
+           cache.length() + 1 == length();
+  }
+  // Tokens that are sampled and not told are sampled again: the request is as after the last one that was told.
+  void forget_untold();
   // The last n computed tokens are computed once more.
   void step_back(std::int32_t n);
   // Forgets the last n computed tokens, of a step that failed.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/engine/forward_pass.h"
@@ -18,24 +19,20 @@ struct StepBatch {
     Request* request;
     std::int32_t predicted;
     bool known() const { return predicted < request->length(); }
+    bool after_draft() const { return predicted > request->length(); }
   };
   std::vector<Wanted> wanted;
 
   ForwardInput input() const { return {.tokens = tokens, .sequences = rows}; }
   // Rows of a step that failed are forgotten.
   void undo() const;
-  // What methods decided to drop is dropped.
-  void commit() const;
+  // What methods decided to drop is dropped, and so are the tokens of drafts that were not accepted.
+  void commit(std::span<const Sample> samples) const;
 };
 
-// Of one row of logits.
-struct Sample {
-  Sampler::SampledToken sampled;
-  std::vector<TokenLogprob> top;
-};
-
-// A forward pass, and for every wanted row its token: sampled, or the known one with its log-probability. Where all that
-// is wanted is tokens by logits alone, the logits stay where they are.
+// A forward pass, and for every wanted row its token: sampled, or the known one with its log-probability. Rows of drafts
+// are sampled in order, the i-th token of an answer with its i-th random number; those behind a draft that is not what
+// was sampled stay as they are. Where all that is wanted is tokens by logits alone, the logits stay where they are.
 std::vector<Sample> compute(const StepBatch& batch, ForwardPass& forward, ThreadPool& threads);
 
 }  // namespace mneme

@@ -21,7 +21,7 @@
 namespace mneme {
 
 struct DecodeRow {
-  const SequenceCache* cache = nullptr;  // the row's own key and value are its last token
+  const SequenceCache* cache = nullptr;  // the row's own key and value are its token `behind` tokens before the end
   MethodState* method = nullptr;         // null: full attention
   const float* q = nullptr;              // [n_heads, D] post-RoPE
   float* out = nullptr;                  // [n_heads, D]
@@ -29,7 +29,9 @@ struct DecodeRow {
   const float* sinks = nullptr;          // [n_heads]; null: none
   float* lse = nullptr;                  // [n_heads] out: log-sum-exp of the attended scores; or null
   std::int32_t prefill_left = 0;         // of close_units(): prompt tokens still to come
+  std::int32_t behind = 0;               // stored tokens after its own, of later rows of the step; 0 under a method
 
+  std::int32_t length() const { return cache->length() - behind; }  // tokens that it may attend
   // Whether keys are rotated when they are attended. Where the model has a window of its own they never are.
   bool pre_rope() const { return window == 0 && cache->key_basis() == KeyBasis::kPreRope; }
   const float* sinks_of(std::int32_t head) const { return sinks == nullptr ? nullptr : sinks + head; }

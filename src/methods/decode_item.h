@@ -31,7 +31,7 @@ struct DecodeAttention::Item {
 
   bool selects() const { return !everything && row->method->plan().selects(); }
 
-  std::int32_t length() const { return row->cache->length(); }
+  std::int32_t length() const { return row->length(); }
 };
 
 }  // namespace mneme

@@ -16,8 +16,7 @@ WindowSpan window_at(const Plan& plan, bool dense, std::int32_t begin, std::int3
   const std::int32_t rows = plan.window->rows, budget = plan.rules.budget;
   const bool pre_rope = plan.key_basis == KeyBasis::kPreRope;
   WindowSpan w{.begin = begin, .end = end};
-  // Rotated keys of the local part are counted from the window's first row: their tiles, and so the bits, depend on the
-  // window only.
+  // Keys before RoPE are rotated for the local part alone, which each window cuts from the rest: in dense layers too.
   if (!dense || pre_rope) {
     w.end = count32(std::min<std::int64_t>(end, (std::int64_t{begin} / rows + 1) * rows));
     if (begin < budget) w.end = std::min(w.end, budget);

@@ -153,9 +153,10 @@ void WindowAttention::append_local(std::int32_t layer, const Window& w, std::int
 }
 
 void WindowAttention::add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal,
-                               std::int32_t window) {
+                               std::int32_t window, std::int32_t first_position) {
   if (runs_.size() == first_run) return;
-  parts_.push_back({.q = q, .q_stride = q_stride, .runs = {}, .causal = causal, .window = window});
+  parts_.push_back(
+      {.q = q, .q_stride = q_stride, .runs = {}, .causal = causal, .window = window, .first_position = first_position});
   part_runs_.push_back({first_run, runs_.size() - first_run});
 }
 
@@ -188,7 +189,7 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
     }
     first_run = runs_.size();
     append_local(layer, w, m, local_from, shape, runs_);
-    add_part(q, rows.q_stride, first_run, true, w.slides ? recent : 0);
+    add_part(q, rows.q_stride, first_run, true, w.slides ? recent : 0, local_from);
     head_parts_.back().count = parts_.size() - head_parts_.back().begin;
     heads_.push_back({.parts = {},
                       .n_rows = w.end - w.begin,

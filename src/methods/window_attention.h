@@ -80,7 +80,8 @@ class WindowAttention {
                     const AttentionShape& shape, std::vector<KvRun>& runs) const;
   float* lse(std::int32_t kv_head, const Window& window, const AttentionShape& shape);
   void add_window(std::int32_t layer, const Window& window, const AttentionShape& shape);
-  void add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal, std::int32_t window);
+  void add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal, std::int32_t window,
+                std::int32_t first_position = 0);
   void flush(const AttentionShape& shape);
 
   CpuContext context_;

@@ -42,7 +42,8 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     if (s.n_rows == 0) continue;
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
-    MNEME_CHECK(s.phase == SequencePhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
+    const bool verifies = s.phase == SequencePhase::kDecode && s.n_rows > 1;
+    MNEME_CHECK(!verifies || s.method == nullptr, "{} rows of a sequence that decodes under a method", s.n_rows);
     const Chunk chunk{s.cache, s.method, s.phase, std::ssize(positions_), first, s.n_rows, s.prefill_left};
     const bool windows =
         s.phase == SequencePhase::kPrefill && s.method != nullptr && s.method->plan().window.has_value();
@@ -50,10 +51,15 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     MNEME_CHECK(!pre_rope || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kPreRope),
                 "keys before RoPE, and a method that does not turn them");
     has_pre_rope_keys_ = has_pre_rope_keys_ || pre_rope;
-    // Decode attention adds up in another order than prefill attention. Keys that k-means clusters must not depend on how
-    // a prompt is cut into chunks, so a chunk of one row is prefill attention too.
-    const bool clustered = s.phase == SequencePhase::kPrefill && s.method != nullptr && s.method->plan().lists;
-    (windows ? windowed_ : s.n_rows == 1 && !clustered ? single_rows_ : chunks_).push_back(chunk);
+    // Decode attention adds up in another order than prefill attention. Where a prompt's bits must not depend on how it is
+    // cut into chunks, a chunk of one row is prefill attention too: with fixed rounding, and under methods that cluster
+    // keys by k-means.
+    const bool by_chunks = s.phase == SequencePhase::kPrefill &&
+                           (context_.rounding == Rounding::kFixed || (s.method != nullptr && s.method->plan().lists));
+    if (!verifies) (windows ? windowed_ : s.n_rows == 1 && !by_chunks ? single_rows_ : chunks_).push_back(chunk);
+    // Each row as in a step of its own: prefill attention adds up in another order.
+    for (std::int32_t i = 0; verifies && i < s.n_rows; ++i)
+      single_rows_.push_back({s.cache, nullptr, s.phase, chunk.first_row + i, first + i, 1, 0});
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
       positions_.push_back(first + i);
@@ -142,8 +148,9 @@ void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q,
 AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head) {
   const std::size_t begin = scratch_.runs.size();
   const std::int32_t from = window_ > 0 ? std::max(0, chunk.first_position - window_ + 1) : 0;
-  chunk.cache->append_runs(layer, kv_head, from, chunk.first_position + chunk.n_rows, scratch_.runs);
-  return {begin, scratch_.runs.size() - begin};
+  const std::int32_t end = chunk.first_position + chunk.n_rows;
+  chunk.cache->append_runs(layer, kv_head, from, end, scratch_.runs);
+  return {begin, scratch_.runs.size() - begin, from};
 }
 
 // Index entries that a prompt's rows completed. Decode rows complete theirs when they attend.
@@ -176,7 +183,8 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
                                     .out = out_row(i),
                                     .window = window_,
                                     .sinks = sinks_,
-                                    .lse = lse});
+                                    .lse = lse,
+                                    .behind = row.cache->length() - row.first_position - 1});
   }
   decode_.run(layer, scratch_.decode_rows, shape_);
 
@@ -208,7 +216,8 @@ void AttentionStep::attend_chunks(std::int32_t layer, std::span<const Chunk> chu
                                     .q_stride = width,
                                     .runs = runs(scratch_.ranges[at]),
                                     .causal = true,
-                                    .window = window_};
+                                    .window = window_,
+                                    .first_position = scratch_.ranges[at].first_position};
       scratch_.prefill_heads[at] = {.parts = std::span(&scratch_.prefill_parts[at], 1),
                                     .n_rows = chunk.n_rows,
                                     .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),

@@ -52,6 +52,7 @@ class AttentionStep {
   };
   struct RunRange {  // in scratch_.runs
     std::size_t begin, count;
+    std::int32_t first_position;
   };
 
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);

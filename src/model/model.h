@@ -95,13 +95,13 @@ class Model {
 };
 
 // kPrefill: the rows are part of a prompt and attend everything before them. kDecode: one row, which attends what the
-// sequence's method selects.
+// sequence's method selects; without a method also several, each computed as in a step of its own.
 enum class SequencePhase : std::uint8_t { kPrefill, kDecode };
 
 // The rows of one sequence in a forward pass.
 struct SequenceRows {
   SequenceCache* cache = nullptr;  // already extended by n_rows
-  std::int32_t n_rows = 0;         // new tokens: a prefill chunk, or 1
+  std::int32_t n_rows = 0;         // new tokens: a prefill chunk, or 1 and the drafts behind it
   bool want_logits = false;        // of its last row
   bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in both phases

@@ -171,6 +171,18 @@ Sampler::SampledToken Sampler::next(std::span<const float> logits) {
   return sampled;
 }
 
+std::size_t Sampler::n_allowed(std::span<const std::int32_t> tokens) const {
+  if (constraint_ == nullptr || tokens.empty()) return tokens.size();
+  std::vector<std::uint64_t> mask(std::max<std::size_t>(mask_.size(), *std::ranges::max_element(tokens) / 64 + 1));
+  auto state = constraint_;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    state->allowed(mask);
+    if ((mask[tokens[i] / 64] >> tokens[i] % 64 & 1) == 0) return i;
+    state = state->after(tokens[i]);
+  }
+  return tokens.size();
+}
+
 std::int32_t Sampler::forbid(std::span<float> logits) {
   mask_.resize((logits.size() + 63) / 64);
   constraint_->allowed(mask_);

@@ -48,6 +48,11 @@ class Sampler {
   //       logprob -inf; if some are +inf, only they are possible.
   SampledToken next(std::span<const float> logits);
 
+  // Of tokens that may come next in this order, how many the constraint allows before the first that it forbids.
+  //
+  // Requires  next() was called under the constraint.
+  std::size_t n_allowed(std::span<const std::int32_t> tokens) const;
+
   // Whether next() depends only on the logits, the options' temperature, top_k, top_p and min_p, and one random number,
   // so that the device can sample instead.
   bool is_plain() const { return !penalises() && !constrained() && options_.logit_bias.empty(); }

@@ -127,6 +127,9 @@ void Metrics::count_answer(const Answer& a) {
   ++answers_.finished[std::string(a.finished)];
   tokens_.prompt += a.prompt_tokens;
   tokens_.answer += a.answer_tokens;
+  tokens_.verify_steps += a.verify_steps;
+  tokens_.drafted += a.drafted_tokens;
+  tokens_.accepted += a.accepted_tokens;
   answers_.prompt_tokens.observe(real(a.prompt_tokens));
   answers_.answer_tokens.observe(real(a.answer_tokens));
   const auto observe = [](Histogram& h, double seconds) {
@@ -256,6 +259,10 @@ void Metrics::append_totals(Page& page) const {
   page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
            tokens_.prefix_queries);
   page.one("prefix_cache_hits_total", "counter", "Of these, tokens found.", tokens_.prefix_hits);
+  page.one("spec_decode_num_drafts_total", "counter", "Steps of an answer that verified drafts.", tokens_.verify_steps);
+  page.one("spec_decode_num_draft_tokens_total", "counter", "Drafts that these verified.", tokens_.drafted);
+  page.one("spec_decode_num_accepted_tokens_total", "counter", "Tokens of answers that came of accepted drafts.",
+           tokens_.accepted);
 }
 
 void Metrics::append_requests(Page& page) const {

@@ -68,6 +68,7 @@ class Metrics final : public LoopMetrics {
   struct TokenCounts {
     std::int64_t prompt = 0, answer = 0;
     std::int64_t prefix_queries = 0, prefix_hits = 0;
+    std::int64_t verify_steps = 0, drafted = 0, accepted = 0;
   };
   struct AnswerCounts {
     std::map<std::string, std::int64_t> finished;  // by reason

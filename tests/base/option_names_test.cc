@@ -42,6 +42,29 @@ TEST(OptionNames, AnotherNameIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(refusal([] { parse_numa_policy("None"); }), "numa: expected none or distribute or isolate, found \"None\"");
 }
 
+TEST(Speculation, IsReadAsItIsPrinted) {
+  const auto ngram = [](int k, int min) {
+    return SpeculationOptions{.method = SpeculationOptions::Method::kNgram, .drafts = k, .min_match = min};
+  };
+  EXPECT_EQ(parse_speculation("off"), SpeculationOptions{});
+  EXPECT_EQ(parse_speculation("ngram"), ngram(7, 4));
+  EXPECT_EQ(parse_speculation("ngram:k=15"), ngram(15, 4));
+  EXPECT_EQ(parse_speculation("ngram:min=32,k=63"), ngram(63, 32));
+  for (const char* text : {"off", "ngram:k=7,min=4", "ngram:k=1,min=1"})
+    EXPECT_EQ(speculation_text(parse_speculation(text)), text);
+  for (const auto& [text, words] : {std::pair{"", "expected off, ngram, or ngram:k=7,min=4, found \"\""},
+                                    {"mtp:k=3", "found \"mtp:k=3\""},
+                                    {"ngram:", "expected the settings k and min, found \"\""},
+                                    {"ngram:n=3", "found \"n\""},
+                                    {"ngram:k", "k: expected a number from 1 to 63, found \"\""},
+                                    {"ngram:k=0", "found \"0\""},
+                                    {"ngram:k=64", "found \"64\""},
+                                    {"ngram:min=33", "from 1 to 32, found \"33\""},
+                                    {"ngram:k=7,", "found \"\""},
+                                    {"ngram:k=7x", "found \"7x\""}})
+    EXPECT_THAT(refusal([&] { parse_speculation(text); }), ::testing::HasSubstr(words)) << text;
+}
+
 TEST(GpuLayers, AreAutoOrANumber) {
   EXPECT_EQ(parse_gpu_layers("auto"), kAutoGpuLayers);
   EXPECT_EQ(parse_gpu_layers("0"), 0);

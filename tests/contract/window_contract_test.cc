@@ -111,22 +111,26 @@ TEST_P(WindowContract, AttendsAsTheReference) {
   }
 }
 
-TEST_P(WindowContract, ChunksOfWholeWindowsChangeNoBits) {
+TEST_P(WindowContract, ChunksChangeNoBits) {
   const auto plan = this->plan(96);
-  const std::int32_t rows = plan->window->rows;
-  Prompt whole(shape(), plan, 5 * rows + 3), pieces(shape(), plan, 5 * rows + 3);
+  const std::int32_t rows = plan->window->rows, length = 5 * rows + 3;
+  Prompt whole(shape(), plan, length);
   WindowAttention attention(context_, kRope);
-  const std::vector<float> expected = whole.read(5 * rows + 3, attention);
-  std::vector<float> actual;
-  for (const std::int32_t n : {rows, 3 * rows, rows, 3}) {
-    const auto out = pieces.read(n, attention);
-    actual.insert(actual.end(), out.begin(), out.end());
+  const std::vector<float> expected = whole.read(length, attention);
+  for (const std::vector<std::int32_t>& chunks : {std::vector{rows, 3 * rows, rows, 3},  // whole windows
+                                                  std::vector{1, 2 * rows, rows / 2, 2 * rows + 1, length}}) {
+    Prompt pieces(shape(), plan, length);
+    std::vector<float> actual;
+    for (const std::int32_t n : chunks) {
+      const auto out = pieces.read(std::min(n, length - pieces.cache().length()), attention);
+      actual.insert(actual.end(), out.begin(), out.end());
+    }
+    EXPECT_EQ(actual, expected) << chunks.size() << " chunks";
+    const auto& a = whole.method().stats().layers[0];
+    const auto& b = pieces.method().stats().layers[0];
+    EXPECT_EQ(a.prefill_tokens, b.prefill_tokens);
+    EXPECT_EQ(b.prefill_rows, 2 * length);
   }
-  EXPECT_EQ(actual, expected);
-  const auto& a = whole.method().stats().layers[0];
-  const auto& b = pieces.method().stats().layers[0];
-  EXPECT_EQ(a.prefill_tokens, b.prefill_tokens);
-  EXPECT_EQ(a.prefill_rows, 2 * (5 * rows + 3));
 }
 
 TEST_P(WindowContract, WithinTheBudgetTheBitsAreThoseOfFull) {

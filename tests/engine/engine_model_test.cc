@@ -92,6 +92,20 @@ TEST(DeviceOptions, DeterministicAsksForStepsThatADeviceCanTake) {
   EXPECT_THAT(message(options), ::testing::HasSubstr("--max-num-seqs of at most 64, found 65"));
 }
 
+TEST(DeviceOptions, SpeculationIsRefusedOnADevice) {
+  const SpeculationOptions ngram{.method = SpeculationOptions::Method::kNgram};
+  EXPECT_NO_THROW(check_device_options({.device = Device::kCpu, .deterministic = true, .speculation = ngram}));
+  EXPECT_NO_THROW(check_device_options({.device = Device::kCuda}));
+  auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
+  const auto start = [&] {
+    start_model(std::move(checkpoint), nullptr, {.device = Device::kCuda, .speculation = ngram}, {});
+  };
+  EXPECT_THAT(
+      error_message(ErrorKind::kOption, start),
+      ::testing::StartsWith("speculative ngram:k=7,min=4: expected --device cpu, found cuda: its attention would "
+                            "read the KV cache once for each draft; leave it out"));
+}
+
 TEST_F(EngineModel, ABatchAnswersAsEachDoesAlone) {
   for (bool deterministic : {true, false}) {
     const auto engine = make_engine(deterministic, 200);

@@ -47,6 +47,17 @@ TEST(EngineRandom, PoolsLargerThanMemory) {
   }
 }
 
+// Drafts of any quality beside all of it: roomy and tight pools, reserved and forecast, layers that keep a window.
+TEST(EngineRandom, Drafts) {
+  for (std::uint64_t seed = 120; seed < 144; ++seed) {
+    EngineOptions o = options(seed % 3 == 0 ? 300 : 14, 6, 48);
+    if (seed % 4 >= 2) o.kv_admission = KvAdmission::kForecast;
+    RandomLife life(o, seed, nullptr, seed % 2 == 0 ? 0 : 40);
+    life.with_drafts().run(1000);
+    EXPECT_GT(life.n_accepted(), 20);
+  }
+}
+
 TEST(EngineRandom, TinyPoolsAndBudgets) {
   for (std::uint64_t seed = 20; seed < 30; ++seed) {
     RandomLife(options(6 + static_cast<std::int64_t>(seed % 5), 3, 1 + static_cast<int>(seed % 4) * 11), seed).run(800);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "src/engine/engine.h"
@@ -26,6 +27,7 @@ struct HashModelLog {
   std::vector<std::vector<std::int32_t>> steps;  // rows of every sequence, step by step
   int fail_in = -1;                              // steps until run() throws kResource; negative: never
   std::int32_t window = 0;                       // tokens that layer 1 sees; 0: all of them
+  std::string_view no_drafts_reason;             // as ForwardPass's
 };
 
 class HashModel final : public ForwardPass {
@@ -41,6 +43,7 @@ class HashModel final : public ForwardPass {
   std::int64_t max_context() const override { return kHashContext; }
   ConstTensorView run(const ForwardInput& input) override;
   RankLink* ranks() const override { return link_; }
+  std::string_view no_drafts_reason() const override { return log_->no_drafts_reason; }
 
  private:
   HashModelLog* log_;

@@ -12,6 +12,7 @@
 #include "src/base/size32.h"
 #include "src/engine/engine.h"
 #include "tests/engine/hash_model.h"
+#include "tests/engine/test_drafter.h"
 
 namespace mneme {
 
@@ -23,6 +24,16 @@ class RandomLife {
       : engine_(options, 1, ranks, window), rng_(seed), may_fail_(ranks == nullptr) {}
 
   const HashModelLog& log() const { return *engine_.log; }
+  // Two of three requests have drafts, right with any probability.
+  RandomLife& with_drafts() {
+    drafts_ = true;
+    return *this;
+  }
+  int n_accepted() const {
+    int n = 0;
+    for (const auto& d : drafters_) n += d->counts.accepted;
+    return n;
+  }
 
   void run(int n_events) {
     for (int i = 0; i < n_events && !testing::Test::HasFailure(); ++i) {
@@ -72,6 +83,21 @@ class RandomLife {
     return input;
   }
 
+  // before: tokens that the prompt follows.
+  RequestId start(const Origin& origin, RequestInput input, std::span<const std::int32_t> before) {
+    if (drafts_ && rng_.below(3) > 0) {
+      const auto all = joined(before, input.prompt);
+      HashAnswer answer = answer_alone(all, input, engine_.log->window);
+      if (answer.reason == StopReason::kEnd) answer.tokens.push_back(kHashEnd);
+      const TestDrafter::Options options{.k = 1 + static_cast<std::int32_t>(rng_.below(15)),
+                                         .truth = static_cast<double>(rng_.below(5)) / 4,
+                                         .outside = 0.05};
+      drafters_.push_back(std::make_shared<TestDrafter>(all.size(), answer.tokens, options, rng_.next()));
+      input.drafter = drafters_.back();
+    }
+    return engine_->start(origin, std::move(input));
+  }
+
   RequestId any() {
     auto it = turns_.begin();
     std::advance(it, static_cast<std::ptrdiff_t>(rng_.below(turns_.size())));
@@ -88,18 +114,18 @@ class RandomLife {
     try {
       if (turns_.empty() || what == 0) {
         const RequestInput input = random_input();
-        began(engine_->start({}, input), {}, input);
+        began(start({}, input, {}), {}, input);
       } else if (what == 1) {
         const RequestInput input = random_input();
         const RequestId from = any();
         const auto before = joined(engine_->tokens(from), {});
-        began(engine_->start(Origin::fork(from), input), before, input);
+        began(start(Origin::fork(from), input, before), before, input);
       } else if (what == 2) {
         const RequestId id = any();
         if (turns_[id].running) return;
         const RequestInput input = random_input();
         const auto before = joined(engine_->tokens(id), {});
-        engine_->start(Origin::next_turn(id), input);
+        start(Origin::next_turn(id), input, before);
         began(id, before, input);
       } else if (what == 3 && rng_.below(2) == 0) {
         const RequestId id = any();
@@ -115,7 +141,7 @@ class RandomLife {
         const RequestId from = any();
         const auto all = joined(engine_->tokens(from), {});
         const auto before = std::span(all).first(rng_.below(all.size() + 1));
-        began(engine_->start(Origin::prefix(from, size32(before)), input), before, input);
+        began(start(Origin::prefix(from, size32(before)), input, before), before, input);
       } else if (what == 5 && may_fail_ && rng_.below(4) == 0) {
         engine_.log->fail_in = static_cast<int>(rng_.below(5));
       } else {
@@ -162,6 +188,8 @@ class RandomLife {
   bool may_fail_;
   std::map<RequestId, Turn> turns_;
   int n_answers_ = 0;
+  bool drafts_ = false;
+  std::vector<std::shared_ptr<TestDrafter>> drafters_;
 };
 
 // A page of the test's model takes 4,096 bytes.

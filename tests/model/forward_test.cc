@@ -73,6 +73,20 @@ TEST_P(ForwardTest, RaggedBatchGivesTheBitsOfSingleRuns) {
   }
 }
 
+// Chunks of one row, chunks that end inside a tile of keys, and windows that begin there.
+TEST_P(ForwardTest, ChunksOfAPromptChangeNoBits) {
+  const std::vector<std::int32_t> tokens = random_tokens(150, 50, 12);
+  for (const DType kv : {DType::kBF16, DType::kF16, DType::kInt8}) {
+    SequenceRunner runner(*model, kv, fixed);
+    SequenceCache whole(runner.pool);
+    const std::vector<float> expected = runner.feed(whole, tokens, tokens.size());
+    for (const std::size_t chunk : {1, 7, 37, 64, 149}) {
+      SequenceCache cache(runner.pool);
+      EXPECT_EQ(runner.feed(cache, tokens, chunk), expected) << dtype_name(kv) << ", chunks of " << chunk;
+    }
+  }
+}
+
 // Where tiles may follow the batch, rows may differ by at most the rounding of bf16 activations.
 TEST_P(ForwardTest, FastRoundingDiffersByRoundingAlone) {
   const CpuContext fast{.pool = &threads, .rounding = Rounding::kFast};

@@ -324,6 +324,7 @@ TEST_F(Messages, HaveErrorsAsClientsReadThem) {
   EXPECT_EQ(error({{"max_tokens", 0}}), std::pair(400, std::string("invalid_request_error")));
   EXPECT_EQ(error({{"messages", json::array()}}), std::pair(400, std::string("invalid_request_error")));
   EXPECT_EQ(error({{"temperature", -1}}), std::pair(400, std::string("invalid_request_error")));
+  EXPECT_EQ(error({{"speculative", "mtp"}}), std::pair(400, std::string("invalid_request_error")));
   EXPECT_EQ(error({{"model", "gpt-4"}}), std::pair(404, std::string("not_found_error")));
   EXPECT_EQ(error({{"thinking", {{"type", "enabled"}, {"budget_tokens", 400}}}}),
             std::pair(400, std::string("invalid_request_error")));

@@ -27,6 +27,9 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
   metrics.count_answer({.finished = "length",
                         .prompt_tokens = 7,
                         .answer_tokens = 3,
+                        .verify_steps = 2,
+                        .drafted_tokens = 9,
+                        .accepted_tokens = 5,
                         .queued = 0.1,
                         .first_token = 0.2,
                         .prefill = 0.1,
@@ -52,6 +55,8 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
   for (const char* expected :
        {"mneme:num_requests_running%} 2\n", "mneme:num_requests_waiting%} 3\n", "mneme:kv_cache_usage_perc%} 0.25\n",
         "mneme:kv_cache_used_bytes%,tier=\"host\"} 20480\n", "mneme:prompt_tokens_total%} 7\n",
+        "mneme:spec_decode_num_drafts_total%} 2\n", "mneme:spec_decode_num_draft_tokens_total%} 9\n",
+        "mneme:spec_decode_num_accepted_tokens_total%} 5\n",
         "mneme:request_success_total%,finished_reason=\"length\"} 1\n",
         "mneme:kv_retrieval_pages_queried_total%,method=\"freekv\"} 10\n",
         "mneme:kv_retrieval_pages_hit_total%,method=\"freekv\"} 7\n",

@@ -97,6 +97,10 @@ RECORDS = {
         "What the Python package costs beside the program: CPU seconds a token of one thread, and the share of wall time "
         "outside of the engine's steps; the shipped model on a CPU",
         ["python3 tools/measure_python build/mneme models/needle-27m-q8_0.gguf"]),
+    "m20-ngram-drafts": (
+        "Tokens a second with and without n-gram drafts (7 drafts, 4 tokens to match) by task, runs in turn: copying a "
+        "text, editing code, a sampled story; SmolLM2-135M-Instruct on a CPU",
+        ["python3 tools/measure_speculation build/mneme models/smollm2-135m-instruct-q4_1.gguf"]),
     "m11-selector-needle": (
         "Right answers by index and gate, shipped model: numbers, places and a register in 4,096 tokens at a budget of "
         "512, a register in 12,288 at 1,024 and 2,048; the question through decode, 32 sinks, 128 recent tokens",

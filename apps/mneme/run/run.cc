@@ -333,6 +333,7 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
             ->capture_default_str()
             ->check(one_of({"prefill", "decode"})));
   add_deterministic_option(c, e);
+  add_speculative_option(c, e);
 }
 
 void add_method_options(CLI::App& c, RunOptions& o) {

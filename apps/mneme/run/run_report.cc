@@ -134,7 +134,11 @@ std::string stats_text(const RunReport& r) {
   text += fmt::format("prompt  {:>8} tokens  {:8.2f} s  {:>8.0f} tokens/s\n", grouped(s.prompt_tokens),
                       s.prefill_seconds, rate(s.prompt_tokens, s.prefill_seconds));
   text += fmt::format("answer  {:>8} tokens  {:8.2f} s  {:>8.0f} tokens/s  {}\n", grouped(s.answer_tokens),
-                      s.decode_seconds, rate(s.decode_steps, s.decode_seconds), ending(r.answer.stopped));
+                      s.decode_seconds, rate(s.decode_steps + s.accepted_tokens, s.decode_seconds),
+                      ending(r.answer.stopped));
+  if (r.engine.speculation.on())
+    text += fmt::format("drafts  {:>8} of {} accepted, in {} of {} steps\n", grouped(s.accepted_tokens),
+                        grouped(s.drafted_tokens), grouped(s.verify_steps), grouped(s.decode_steps));
   text += fmt::format("memory  {} at the peak, of it {} KV cache ({})\n", size_text(r.peak_memory_bytes),
                       size_text(s.kv_bytes), name_of(r.engine.kv_cache_dtype));
   text += method_text(r.engine.kv, s.method);
@@ -159,13 +163,19 @@ std::string report_json(const RunReport& r) {
       {"prefill_seconds", s.prefill_seconds},
       {"prefill_tokens_per_second", rate(s.prompt_tokens, s.prefill_seconds)},
       {"decode_seconds", s.decode_seconds},
-      {"decode_tokens_per_second", rate(s.decode_steps, s.decode_seconds)},
+      {"decode_tokens_per_second", rate(s.decode_steps + s.accepted_tokens, s.decode_seconds)},
       {"peak_memory_bytes", r.peak_memory_bytes},
       {"kv_bytes", s.kv_bytes},
       {"kv_cache_dtype", name_of(r.engine.kv_cache_dtype)},
       {"context", r.engine.context},
       {"threads", r.engine.threads},
   };
+  if (r.engine.speculation.on())
+    json["speculative"] = {{"drafts", speculation_text(r.engine.speculation)},
+                           {"decode_steps", s.decode_steps},
+                           {"verify_steps", s.verify_steps},
+                           {"drafted_tokens", s.drafted_tokens},
+                           {"accepted_tokens", s.accepted_tokens}};
   if (!s.method.layers.empty()) json["kv_method"] = method_json(r.engine.kv, s.method);
   return json.dump();
 }

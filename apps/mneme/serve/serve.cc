@@ -253,6 +253,7 @@ void add_kv_cache_options(CLI::App& c, ServeCommand& command) {
   add_device_option(c, e);
   add_machine_options(c, e, command.no_pin);
   add_deterministic_option(c, e);
+  add_speculative_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Prefix cache: reuse KV pages of equal prompt prefixes (default: on)"));
   add(add_gib(

@@ -20,14 +20,18 @@ namespace {
 // Of a request that has ended.
 AnswerStats stats_of(const Engine& engine, RequestId id, StopReason reason) {
   const RequestStats stats = engine.stats(id);
-  AnswerStats out{.prompt_tokens = stats.prompt_tokens,
-                  .shared_tokens = stats.shared_tokens,
-                  .answer_tokens = stats.answer_tokens,
-                  .prefill_seconds = stats.prefill_seconds,
-                  .decode_seconds = stats.decode_seconds,
-                  .decode_steps = std::max(stats.answer_tokens - (reason == StopReason::kEnd ? 0 : 1), 0),
-                  .kv_bytes = static_cast<std::int64_t>(engine.kv_bytes(id)),
-                  .method = {}};
+  AnswerStats out{
+      .prompt_tokens = stats.prompt_tokens,
+      .shared_tokens = stats.shared_tokens,
+      .answer_tokens = stats.answer_tokens,
+      .prefill_seconds = stats.prefill_seconds,
+      .decode_seconds = stats.decode_seconds,
+      .decode_steps = std::max(stats.answer_tokens - (reason == StopReason::kEnd ? 0 : 1) - stats.accepted_tokens, 0),
+      .verify_steps = stats.verify_steps,
+      .drafted_tokens = stats.drafted_tokens,
+      .accepted_tokens = stats.accepted_tokens,
+      .kv_bytes = static_cast<std::int64_t>(engine.kv_bytes(id)),
+      .method = {}};
   if (const MethodState* method = engine.method(id))
     out.method = kv_method_stats(method->stats(), method->plan(), engine.method_bytes(id), engine.pool());
   else

@@ -37,12 +37,13 @@ struct GenerationInput {
   std::int32_t group = 0, group_limit = 0;   // as RequestInput's
   double timeout_seconds = 0;                // from submission to the last token; 0: none
   KvMethodOptions kv;
-  std::shared_ptr<const Plan> method;  // of kv; null: full attention
-  std::string cache_salt;              // prefixes are shared among equal salts only
-  bool stream = true;                  // tell pieces as they come; else all of an answer with its end
-  bool count_reads = false;            // tell PageReads
-  bool report_progress = false;        // send PromptProgress
-  std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
+  std::shared_ptr<const Plan> method;             // of kv; null: full attention
+  std::optional<SpeculationOptions> speculation;  // as AskOptions::speculation
+  std::string cache_salt;                         // prefixes are shared among equal salts only
+  bool stream = true;                             // tell pieces as they come; else all of an answer with its end
+  bool count_reads = false;                       // tell PageReads
+  bool report_progress = false;                   // send PromptProgress
+  std::optional<std::int32_t> slot;               // whose sequence this one goes on from, and replaces
 };
 
 // Tokens of the prompt after a step of its prefill. Tokens are `cached` (taken from the prefix cache), `processed`

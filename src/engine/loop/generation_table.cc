@@ -5,6 +5,7 @@
 
 #include "src/base/seconds.h"
 #include "src/base/size32.h"
+#include "src/engine/speculation/speculation.h"
 
 namespace mneme {
 namespace {
@@ -47,6 +48,7 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   request.top_logprobs = input.top_logprobs;
   request.keep_sequence = keeps(input);
   request.method = input.method;
+  request.drafter = drafter_of(*model_.engine, input.speculation, input.method.get());
   return request;
 }
 
@@ -190,6 +192,9 @@ void GenerationTable::count(const Choice& c, StopReason reason, const RequestSta
   metrics_.count_answer({.finished = finish_reason_name(reason),
                          .prompt_tokens = c.index == 0 ? std::ssize(g.input.prompt) : 0,
                          .answer_tokens = stats.answer_tokens,
+                         .verify_steps = stats.verify_steps,
+                         .drafted_tokens = stats.drafted_tokens,
+                         .accepted_tokens = stats.accepted_tokens,
                          .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
                          .first_token = c.has_token ? seconds_between(g.arrived, c.first_token) : -1,
                          .prefill = c.has_token ? stats.prefill_seconds : -1,

@@ -39,6 +39,7 @@ class LoopMetrics {
   struct Answer {
     std::string_view finished;  // "stop", "length", "abort"
     std::int64_t prompt_tokens = 0, answer_tokens = 0;
+    std::int64_t verify_steps = 0, drafted_tokens = 0, accepted_tokens = 0;  // as RequestStats'
     // Negative: it did not come so far. From submission, but for prefill and decode, which are times of their own.
     double queued = -1, first_token = -1, prefill = -1, decode = -1, whole = -1;
     std::span<const double> between_tokens;

@@ -8,6 +8,7 @@
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/session/session_identity.h"
+#include "src/engine/speculation/speculation.h"
 #include "src/model/model.h"
 #include "src/text/chat/marked_span.h"
 
@@ -115,6 +116,9 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   }
   check_device_options(options);
   const bool alone = ranks.world == nullptr;
+  if (!alone && options.speculation.on())
+    fail(ErrorKind::kOption, "speculative {}: expected one rank, found several that share the model; leave it out",
+         speculation_text(options.speculation));
   EngineOptions in_force = alone ? options : options_of_leader(*ranks.world, options);
   auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   in_force.threads = pool->size();
@@ -131,6 +135,7 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   const PagePool& pages = running.engine->pool();
   if (kv.method == kAutoMethod) kv.method = auto_method(pages.on_device(), pages.in_host_memory());
   running.method = running.plans->plan_for(recipe_of(kv));
+  check_speculation(*running.engine, running.method.get());
   running.end_tokens = running.text->tokenizer->end_tokens();
   return running;
 }

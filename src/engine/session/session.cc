@@ -5,6 +5,7 @@
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/engine/session/session_impl.h"
+#include "src/engine/speculation/speculation.h"
 
 namespace mneme {
 
@@ -99,6 +100,7 @@ std::unique_ptr<PendingAnswer> Session::Impl::start(const PreparedTurn::Impl& tu
 std::unique_ptr<PendingAnswer> Session::Impl::start(RequestInput input, const GenerationOptions& options,
                                                     const AskOptions& how) {
   input.method = how.kv ? model->plans->plan_for(*how.kv) : method;
+  input.drafter = drafter_of(*model->engine, how.speculation, input.method.get());
   input.sampling = options.sampling;
   if (random && !input.sampling.seed) {
     input.sampling.seed = random->seed;

@@ -57,6 +57,9 @@ struct PrefillPart {
   bool causal = true;
   // causal only: attend only the last `window` of these. 0: no limit.
   std::int32_t window = 0;
+  // Of the first token. Sums run over tiles that start at multiples of 64 positions: with a window, where a chunk
+  // starts would otherwise move the tiles and with them the rounding of a row.
+  std::int32_t first_position = 0;
 };
 
 // Work of one (sequence, KV head) for n_rows new tokens.

@@ -143,6 +143,16 @@ void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInp
   request.include_progress = input.report_progress = options->boolean("include_progress", false);
 }
 
+// false, true (the server's own, or ngram), or the text of --speculative.
+std::optional<SpeculationOptions> parse_speculative(const JsonRef& body, const SpeculationOptions& own) {
+  const auto field = body.find("speculative");
+  if (!field) return std::nullopt;
+  if (field->value().is_string()) return parse_speculation(field->string());
+  if (!field->value().is_boolean()) field->wrong("false, true, or a text as \"ngram:k=7,min=4\"");
+  if (!field->value().get<bool>()) return SpeculationOptions{};
+  return own.on() ? own : SpeculationOptions{.method = SpeculationOptions::Method::kNgram};
+}
+
 // What completions and chats share, without the prompt and the number of tokens.
 GenerationInput parse_common(const Body& whole, const RequestContext& context, CompletionRequest& request) {
   const JsonRef& body = whole.json;
@@ -182,6 +192,7 @@ GenerationInput parse_common(const Body& whole, const RequestContext& context, C
   const auto kv = body.find("kv");
   input.kv = kv ? parse_kv(*kv, defaults) : defaults;
   input.method = context.plans.plan_for(input.kv);
+  input.speculation = parse_speculative(body, context.options.engine.speculation);
   input.count_reads = body.boolean("kv_reads", false);
   input.cache_salt = body.string("cache_salt", "");
   if (const auto slot = body.find("id_slot"); slot && slot->integer() != -1)

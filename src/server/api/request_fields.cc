@@ -60,6 +60,7 @@ constexpr ReadField kRead[] = {
     {"kv"},
     {"kv_reads"},
     {"kv_retrieval"},
+    {"speculative"},
     {"prompt", Endpoint::kCompletion},
     {"echo", Endpoint::kCompletion},
     {"add_special_tokens", Endpoint::kCompletion},

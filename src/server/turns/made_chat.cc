@@ -12,7 +12,8 @@ namespace {
 
 constexpr auto kShared = std::to_array<std::string_view>(
     {"temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
-     "logit_bias", "cache_salt", "priority", "timeout", "kv", "id_slot", "chat_template_kwargs", "enable_thinking"});
+     "logit_bias", "cache_salt", "priority", "timeout", "kv", "id_slot", "speculative", "chat_template_kwargs",
+     "enable_thinking"});
 
 }  // namespace
 

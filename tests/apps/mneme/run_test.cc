@@ -220,6 +220,29 @@ TEST(Run, SmallChunksAndOneThreadGiveTheSameAnswer) {
             "48213\n");
 }
 
+// "one two three one two three" is what drafts find at once.
+TEST(Run, DraftsGiveTheSameAnswerInFewerSteps) {
+  const auto report = [](const std::string& drafts) {
+    return Json::parse(ask({"--raw", "-p", "one two three one two three one two three", "-n", "40", "--ignore-end",
+                            "--deterministic", "--speculative", drafts, "--json"})
+                           .out);
+  };
+  const Json plain = report("off"), drafting = report("ngram:k=4,min=2");
+  EXPECT_EQ(drafting["answer"], plain["answer"]);
+  EXPECT_FALSE(plain.contains("speculative"));
+  const Json& s = drafting["speculative"];
+  EXPECT_EQ(s["drafts"], "ngram:k=4,min=2");
+  EXPECT_GT(s["accepted_tokens"], 0);
+  EXPECT_GE(s["drafted_tokens"], s["accepted_tokens"]);
+  EXPECT_EQ(s["decode_steps"].get<int>() + s["accepted_tokens"].get<int>(), 39);
+}
+
+TEST(Run, DraftsUnderAMethodAreRefused) {
+  const Outcome refused = ask({"-p", kDocument, "--speculative", "ngram", "--kv-method", "quest"});
+  EXPECT_THAT(refused.err, testing::HasSubstr("expected --kv-method full, found quest"));
+  EXPECT_NE(refused.code, 0);
+}
+
 TEST(Run, TheSameSeedSamplesTheSameAnswer) {
   auto draw = [&](const std::string& seed) {
     return ask({"-p", kDocument, "--temp", "1.5", "--seed", seed, "-n", "20", "--ignore-end", "-t", "1"}).out;

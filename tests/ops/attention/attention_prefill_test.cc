@@ -42,7 +42,19 @@ struct Outputs {
 
 using Attend = FunctionRef<void(std::span<const PrefillHead>, const AttentionShape&)>;
 
-// `n` rows of every head from first_row on, as one chunk of a prompt: the tokens after the last row are not stored yet.
+// Drops the first n tokens of the runs.
+void drop_front(std::vector<KvRun>& runs, std::int32_t n, std::size_t token_bytes) {
+  while (n > 0 && runs.front().n_tokens <= n) {
+    n -= runs.front().n_tokens;
+    runs.erase(runs.begin());
+  }
+  if (n == 0) return;
+  runs.front().kv += n * token_bytes;
+  runs.front().n_tokens -= n;
+}
+
+// `n` rows of every head from first_row on, as one chunk of a prompt: the tokens after the last row are not stored yet,
+// nor those any more that are behind the window of all.
 Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DType out_dtype, Attend form) {
   const std::size_t n_heads = c.heads.size();
   const std::size_t stride = c.stride();
@@ -67,7 +79,13 @@ Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DTyp
         r->n_tokens -= cut;
         hidden -= cut;
       }
-      parts[h].push_back({part.q.data() + first_row * stride, c.stride(), runs[h][p], part.causal, part.window});
+      std::int32_t n_tokens = 0;
+      for (const KvRun& r : runs[h][p]) n_tokens += r.n_tokens;
+      const std::int32_t behind =
+          part.causal && part.window > 0 ? std::clamp(n_tokens - rows + 1 - part.window, 0, n_tokens) : 0;
+      drop_front(runs[h][p], behind, c.shape.token_bytes());
+      parts[h].push_back(
+          {part.q.data() + first_row * stride, c.stride(), runs[h][p], part.causal, part.window, behind});
     }
     raw[h].assign(rows * stride * bytes, std::byte{0x5a});
     o.lse[h].assign(rows * c.shape.group, kNaN);

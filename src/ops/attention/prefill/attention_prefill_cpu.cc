@@ -52,15 +52,24 @@ Span32 seen_by(const PrefillPart& part, std::int32_t n_tokens, std::int32_t n_ro
   return {part.window > 0 ? std::max(0, last - part.window) : 0, last};
 }
 
-// Iterates over the tokens of a part in tiles that start at multiples of kKeyTile.
+// Tokens of a part are counted from the tile that has its first one, of which `lead` places are empty.
+std::int32_t lead_of(const PrefillPart& part) {
+  return part.first_position % kKeyTile;
+}
+
+// Iterates over the tokens of a part in tiles that start at multiples of kKeyTile. Empty places of the first tile repeat
+// its first token, which no lane attends there.
 struct TileReader {
   std::span<const KvRun> runs;
   std::size_t token_bytes = 0;
+  std::int32_t lead = 0;
   std::size_t run = 0;
   std::int32_t offset = 0;
   std::int32_t token = 0;
 
   void skip_to(std::int32_t first) {
+    if (first == 0) return;
+    token = lead;
     while (token < first) {
       const std::int32_t take = std::min(first - token, runs[run].n_tokens - offset);
       advance(take);
@@ -79,6 +88,10 @@ struct TileReader {
     tile.begin = token;
     tile.n = std::clamp(last - token, 0, kKeyTile);
     int n = 0;
+    if (token == 0) {
+      n = token = lead;
+      std::fill_n(tile.rows, lead, runs[0].kv);
+    }
     while (n < tile.n) {
       const std::int32_t take = std::min(tile.n - n, runs[run].n_tokens - offset);
       const std::byte* row = runs[run].kv + offset * token_bytes;
@@ -144,9 +157,10 @@ class QueryWorker {
                    std::int32_t n) {
     Span32 any{std::numeric_limits<std::int32_t>::max(), 0};  // union and intersection of what the lanes attend
     Span32 all{0, std::numeric_limits<std::int32_t>::max()};
+    const std::int32_t lead = lead_of(part);
     for (std::int32_t lane = 0; lane < tile_.n_lanes; ++lane) {  // unused lanes repeat the last
       const std::int32_t row = (first_query + std::min(lane, n - 1)) / shape_.group;
-      const Span32 seen = seen_by(part, n_tokens, head.n_rows, row);
+      const Span32 at = seen_by(part, n_tokens, head.n_rows, row), seen{at.first + lead, at.last + lead};
       tile_.first[lane] = seen.first;
       tile_.last[lane] = seen.last;
       any = {std::min(any.first, seen.first), std::max(any.last, seen.last)};
@@ -154,7 +168,7 @@ class QueryWorker {
     }
     if (any.first >= any.last) return;
     pack_queries(part, first_query, n);
-    TileReader reader{part.runs, shape_.token_bytes()};
+    TileReader reader{part.runs, shape_.token_bytes(), lead};
     reader.skip_to(any.first / kKeyTile * kKeyTile);
     KeyTile tiles[2];
     reader.next(tiles[0], any.last);
