@@ -14,6 +14,7 @@ set(MNEME_ROOMS
   src/selection/pool        # scores of a group's query heads to one score per KV head
   src/offload               # device cache of host pages: slots, resolve, recall
   src/ops/norm_rope         # norms, activations, RoPE, rotated keys
+  src/ops/recurrent         # layers with a state of one size: Gated DeltaNet
   src/ops/experts           # mixtures of experts on the device: routing, grouped GEMM
   src/ops/attention         # decode (split-KV), prefill and windowed attention
   src/ops/sampling          # tokens from logits on the device
