@@ -70,6 +70,7 @@ struct Engine::Impl {
   bool all_held() const;
   StepBatch gather(const std::vector<ScheduledRows>& plan);
   void settle_others(const StepBatch& batch);
+  void keep_state(Request& r);
   void apply(const StepBatch& batch, std::vector<Sample> samples, double seconds);
   std::int32_t scored_rows() const;
   std::vector<RequestEvent> take_events();

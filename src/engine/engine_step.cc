@@ -235,6 +235,18 @@ void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
 
 }  // namespace
 
+// Copies of a state that later requests can go on from, where nobody was promised their room: at the end of a prompt, and
+// every kStateTokens of a long one.
+void Engine::Impl::keep_state(Request& r) {
+  constexpr std::int32_t kStateTokens = 8192;
+  RecurrentStates& states = r.cache.states();
+  if (!states.any() || r.cache.length() == 0 || r.cache.length() > r.decode_from()) return;
+  const bool prompt_ends = r.cache.length() == r.decode_from();
+  const std::int32_t behind = r.cache.length() - states.last_kept();
+  if (behind < (prompt_ends ? kPageTokens : kStateTokens)) return;
+  if (has_unpromised(pool->shape().state_blocks())) states.keep();
+}
+
 void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
   observe(batch, seconds, chunk);
@@ -268,6 +280,7 @@ void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, do
     if (event.finished) end(r, *event.finished);
     events.push_back(std::move(event));
   }
+  for (Request* const r : batch.requests) keep_state(*r);
 }
 
 std::vector<RequestEvent> Engine::Impl::take_events() {

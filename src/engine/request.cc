@@ -59,7 +59,7 @@ std::int64_t Request::blocks_to(std::int32_t n_tokens) const {
 void Request::truncate(std::int32_t to) {
   if (to >= cache.length()) return;
   if (to > 0) settle();
-  if (loses_all() || !cache.can_truncate(to)) to = 0;
+  to = loses_all() ? 0 : cache.longest_cut(to);
   cache.truncate(to);
   if (method) method->truncate(to);
 }
@@ -72,7 +72,7 @@ void Request::close_pages() {
 
 void Request::step_back(std::int32_t n) {
   const std::int32_t to = cache.length() - n;
-  if (!cache.can_truncate(to)) return truncate(0);
+  if (!cache.can_truncate(to)) return truncate(to);
   cache.truncate(to);
   if (method) method->step_back(to);
 }

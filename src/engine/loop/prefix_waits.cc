@@ -103,6 +103,8 @@ PrefixWaits::Source PrefixWaits::best_source(RequestId id, const Prompt& prompt,
 // Who goes before it and computes most of its prompt beyond `own`.
 std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own,
                                                           bool runs) {
+  // Of a state there may be no copy where the two prompts part: it would wait for nothing.
+  if (model_.engine->pool().shape().state_bytes > 0) return std::nullopt;
   const GenerationInput& input = *prompt.input;
   const auto may_lead = [&](RequestId other) {
     const Rank& its = ranks_.at(other);

@@ -17,6 +17,11 @@ std::int32_t whole_pages(std::int64_t n_tokens) {
 
 SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
     : model_(model), options_(options), slots_(options.n_slots) {
+  if (model_.engine->pool().shape().state_bytes > 0 && (options_.disk || options_.host_bytes > 0))
+    fail(ErrorKind::kUnsupported,
+         "pages of keys and values on the disk or in host memory (--kv-disk, --kv-host-gib): this model's linear "
+         "attention "
+         "has states, which are not kept there, and cannot go on from pages alone. Leave the option out");
   prefixes_.report_pages(options_.on_page);
   if (options_.prefix_cache && options_.disk) disk_.emplace(model_, *options_.disk);
   if (!options_.prefix_cache || options_.host_bytes == 0) return;

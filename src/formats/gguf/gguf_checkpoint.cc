@@ -24,11 +24,17 @@ class GgufCheckpoint final : public Checkpoint {
     config_ = read_gguf_config(file_);
     tokenizer_ = read_gguf_tokenizer(file_);
     pad_tokens(tokenizer_, config_.vocab, file_.file());
+    std::int64_t n_drafting = 0;
     for (const GgufTensor& t : file_.tensors())
-      if (t.name != "rope_freqs.weight" && !t.name.starts_with("rope_factors_"))
+      if (is_of_draft(config_, t.name))
+        ++n_drafting;
+      else if (t.name != "rope_freqs.weight" && !t.name.starts_with("rope_factors_"))
         add_split(config_, {std::string(t.name), view_of_dims(t.data.data(), t.dtype, t.dims, t.rank)}, tensors_);
     check_weights(config_, *this, file_.file());
     metadata_ = file_.describe();
+    if (n_drafting > 0)
+      metadata_.push_back(
+          {"left out", "string", fmt::format("{} tensors of blocks that draft tokens (MTP)", n_drafting)});
     format_ = fmt::format("GGUF v{}", file_.version());
     if (mappings_.size() > 1) format_ += fmt::format(", {} parts", mappings_.size());
   }

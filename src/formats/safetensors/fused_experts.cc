@@ -27,6 +27,11 @@ Rows rows_of(FusedRows fused, std::int64_t n) {
   switch (fused) {
     case FusedRows::kNone:
     case FusedRows::kAll:
+    case FusedRows::kAllOutputs:
+    case FusedRows::kFirstOutputs:
+    case FusedRows::kSecondOutputs:
+    case FusedRows::kQkv:
+    case FusedRows::kZ:
       return {0, 1, n};
     case FusedRows::kEven:
       return {0, 2, 2 * n};

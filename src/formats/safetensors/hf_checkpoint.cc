@@ -15,6 +15,7 @@
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/formats/model_name.h"
+#include "src/formats/safetensors/changed_weight.h"
 #include "src/formats/safetensors/fused_experts.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/safetensors/quantised.h"
@@ -125,7 +126,7 @@ WeightFiles find_weight_files(const fs::path& folder) {
   return out;
 }
 
-// Names of the vision parts, which are left out: the text part of such a model is read.
+// Names of the vision parts and of blocks that draft tokens (MTP), which are left out: the text's layers are read.
 bool is_beside_text(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(6);
   for (const std::string_view part : {"visual.", "vision_tower.", "multi_modal_projector.", "mtp."})
@@ -158,9 +159,11 @@ class HfCheckpoint final : public Checkpoint {
       metadata_.push_back({key, value.type_name(), shown.size() < text.size() ? std::string(shown) + "..." : text});
     }
     reads_pictures_ = text_part(config.ref()).has_value();
+    leaves_out_ = reads_pictures_ || config_.delta.n_k_heads > 0;
     read_tensors(folder);
     if (n_beside_text_ > 0)
-      metadata_.push_back({"left out", "string", fmt::format("{} tensors beside the text (pictures)", n_beside_text_)});
+      metadata_.push_back(
+          {"left out", "string", fmt::format("{} tensors beside the text (pictures, MTP)", n_beside_text_)});
     check_weights(config_, *this, folder.string());
     tokenizer_ = read_hf_tokenizer(folder);
     pad_tokens(tokenizer_, config_.vocab, folder.string());
@@ -188,7 +191,7 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
                  t.name);
         }
-        if (reads_pictures_ && is_beside_text(t.name)) {
+        if (leaves_out_ && is_beside_text(t.name)) {
           ++n_beside_text_;
           continue;
         }
@@ -198,7 +201,7 @@ class HfCheckpoint final : public Checkpoint {
       }
     }
     for (const auto& [name, file] : files.place)
-      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
+      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(leaves_out_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     settle_head();
     settle_zero_points();
@@ -257,7 +260,7 @@ class HfCheckpoint final : public Checkpoint {
         all.by_nibble += e.by_nibble;
         all.by_word += e.by_word;
       };
-      if (w.n_in == 0 || w.fused != FusedRows::kNone) return;
+      if (w.n_in == 0 || (w.fused != FusedRows::kNone && w.hf_expert.empty())) return;
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -273,10 +276,17 @@ class HfCheckpoint final : public Checkpoint {
       if (repack(w, folder.string(), parts, pool)) return;
       const auto it = found_.find(w.hf_name);
       if (it == found_.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", folder.string(), w.hf_name);
-      ours.emplace(it->second, w.name);
+      if (w.change == WeightChange::kNone) {
+        ours.emplace(it->second, w.name);
+        return;
+      }
+      parts.insert(it->second);
+      ChangedWeight& changed = changed_.emplace_back(change_weight(w, file_tensors_[it->second], folder.string()));
+      tensors_.push_back({w.name, changed.view});
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
-      if (w.fused != FusedRows::kNone) return add_fused(w, folder.string(), parts, pool);
+      const bool stacked = w.hf_expert.empty() || found_.contains(w.hf_name);
+      if (w.fused != FusedRows::kNone && stacked) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -308,7 +318,10 @@ class HfCheckpoint final : public Checkpoint {
       parts.insert(it->second);
       return &file_tensors_[it->second];
     };
-    repacked_.push_back(repack_fused(w, find, folder, pool));
+    if (!w.hf_expert.empty()) return add_expert_views(w, find, folder, tensors_);
+    const bool by_key_head = w.fused == FusedRows::kQkv || w.fused == FusedRows::kZ;
+    repacked_.push_back(by_key_head ? gather_rows(quantisation_, config_.delta, w, find, folder, pool)
+                                    : repack_fused(w, find, folder, pool));
     const RepackedMatrix& m = repacked_.back();
     const ConstTensorView view = w.n_experts > 0
                                      ? ConstTensorView(m.blocks.data(), m.dtype, {w.n_experts, w.n_out, w.n_in})
@@ -342,9 +355,11 @@ class HfCheckpoint final : public Checkpoint {
   ModelConfig config_;
   QuantConfig quantisation_;
   bool reads_pictures_ = false;
+  bool leaves_out_ = false;                               // there may be tensors that are not read
   std::int64_t n_beside_text_ = 0;                        // tensors left out
   const SafetensorsTensor* repeats_embedding_ = nullptr;  // a tied head, in file_tensors_
   std::deque<Buffer> aligned_;                            // copies of tensors at odd addresses
+  std::deque<ChangedWeight> changed_;                     // vectors that tensors_ views
   std::deque<RepackedMatrix> repacked_;                   // matrices that tensors_ views
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;

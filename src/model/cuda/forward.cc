@@ -115,12 +115,15 @@ struct CudaForward::Impl {
   void few(const AttentionPlan& block, const FewRows& p);
   void few(const MlpPlan&, const FewRows& p);
   void few(const ExpertsPlan&, const FewRows& p);
+  void few(const DeltaPlan&, const FewRows&) { refuse_delta(); }
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
   void many(const AttentionPlan& block, const ManyRows& p);
   void many(const MlpPlan& mlp, const ManyRows& p);
   void many(const ExpertsPlan&, const ManyRows& p);
+  void many(const DeltaPlan&, const ManyRows&) { refuse_delta(); }
+  [[noreturn]] static void refuse_delta() { MNEME_CHECK(false, "linear attention on a device: the engine refuses it"); }
   // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
   void input_many(const float* norm, std::int32_t n, const CudaContext& context);
   // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).
