@@ -61,6 +61,7 @@ struct Engine::Impl {
   std::vector<ScheduledTokens> plan();
   std::vector<ScheduledTokens> plan_with_room();
   bool fits(const std::vector<ScheduledTokens>& plan) const;
+  bool forget_copies();
   bool preempt();
   void interrupt(Request& r);
   void undo(const StepBatch& batch);

@@ -47,7 +47,7 @@ std::vector<ScheduledTokens> Engine::Impl::plan_with_room() {
   if (bring_back(rows)) rows = plan();
   leave_parked_out(rows);
   while (forecasts() && !fits(rows)) {
-    if (!take_pages(nullptr, [&] { return fits(rows); }))
+    if (!take_pages(nullptr, [&] { return fits(rows); }) && !forget_copies())
       MNEME_CHECK(preempt(), "{} rows do not fit into {} free blocks of {}", rows.size(), pool->n_free(),
                   pool->n_blocks());
     rows = plan();
@@ -89,6 +89,13 @@ bool Engine::Impl::fits(const std::vector<ScheduledTokens>& plan) const {
   std::int64_t needed = 0;
   for (const ScheduledTokens& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
   return agreed(needed <= pool->n_free());
+}
+
+// Copies of states save others' prompts; who runs needs none.
+bool Engine::Impl::forget_copies() {
+  bool any = false;
+  for (Request* r : active) any |= r->cache.states().forget_kept();
+  return any;
 }
 
 // The least urgent running request, the latest of equals, waits for room again; its pages go when they are wanted.
@@ -179,6 +186,7 @@ void Engine::Impl::make_room() {
     if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;
   const auto has_room = [&] { return agreed(expected_blocks(*first) <= pool->n_free()); };
   take_pages(first, has_room);
+  if (!has_room()) forget_copies();
   MNEME_CHECK(has_room(), "request {} needs {} blocks, {} of {} are free", first->id.value, expected_blocks(*first),
               pool->n_free(), pool->n_blocks());
 }

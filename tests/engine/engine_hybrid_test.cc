@@ -118,6 +118,26 @@ TEST(EngineHybrid, PreemptedRequestsAreComputedAgain) {
   }
 }
 
+// Its own copies take the room that the turn needs: they are forgotten, whatever admission counts.
+TEST(EngineHybrid, CopiesGiveWayToTheirOwnSequence) {
+  const auto model = hybrid_engine();
+  const KvShape& shape = model->pool().shape();
+  const auto first = random_prompt_of(200, 5), second = random_prompt_of(150, 6);
+  // Room for 400 tokens, their state, and little more.
+  const auto n_blocks = (400 / kPageTokens + 1) * shape.blocks_per_page() + shape.state_blocks() + 1;
+  for (const KvAdmission admission : {KvAdmission::kReserve, KvAdmission::kForecast}) {
+    const auto engine = hybrid_engine(n_blocks * static_cast<std::int64_t>(shape.page_bytes()), 100, true, admission);
+    const RequestId id = engine->start({}, kept_request(first, nullptr, 5));
+    EXPECT_TRUE(engine->keep_state_at(id, 64));
+    EXPECT_TRUE(engine->keep_state_at(id, 128));
+    compute_all(*engine);
+    const auto before = sequence_of(*engine, id);
+    engine->start(Origin::next_turn(id), kept_request(second, nullptr, 40));
+    compute_all(*engine);
+    EXPECT_EQ(sequence_of(*engine, id), hybrid_alone(joined(before, second), 40));
+  }
+}
+
 // States would fill the memory that the file was to spare.
 TEST(EngineHybrid, PoolsInAFileAreRefused) {
   EngineOptions options;

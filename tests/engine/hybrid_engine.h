@@ -15,11 +15,12 @@ namespace mneme {
 inline constexpr std::int64_t kHybridVocab = 50;
 
 inline std::unique_ptr<Engine> hybrid_engine(std::int64_t memory = 16 << 20, int max_batched_tokens = 100,
-                                             bool deterministic = true) {
+                                             bool deterministic = true, KvAdmission admission = KvAdmission::kReserve) {
   EngineOptions options;
   options.max_batched_tokens = max_batched_tokens;
   options.deterministic = deterministic;
   options.kv_memory_bytes = memory;
+  options.kv_admission = admission;
   auto threads = std::make_unique<ThreadPool>(kTestThreads);
   auto model =
       Model::random(small_config(Architecture::kQwen35), DType::kBF16, {}, 11, {threads.get(), Rounding::kFixed});
