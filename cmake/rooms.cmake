@@ -16,6 +16,7 @@ set(MNEME_ROOMS
   src/selection/gate        # whether a KV head keeps the selection that it has
   src/kv/append             # new tokens of a step on the device: norm, RoPE, store
   src/ops/norm_rope         # norms, activations, RoPE, rotated keys
+  src/ops/recurrent         # layers with a state of one size: Gated DeltaNet
   src/ops/experts           # mixtures of experts on the device: routing, grouped GEMM
   src/ops/attention         # decode (split-KV), prefill and windowed attention
   src/ops/sampling          # tokens from logits on the device

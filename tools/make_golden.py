@@ -126,6 +126,47 @@ QWEN3_VL_ROPE = {**PLAIN_ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": 
 QWEN2_VL_ROPE = {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}
 PARTIAL_ROPE = {**PLAIN_ROPE, "partial_rotary_factor": 0.5}
 HUNYUAN_ROPE = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 20.0}
+# 4 of a head's 16 values rotate. Two key heads, four or six value heads; three layers of linear attention before each other one.
+HYBRID_ROPE = {**PLAIN_ROPE, "partial_rotary_factor": 0.25}
+HYBRID = dict(num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_num_key_heads=2,
+              linear_key_head_dim=8, linear_value_head_dim=12, linear_conv_kernel_dim=4)
+
+
+def changed(suffix, change):
+    return lambda state: {k: change(v) if k.endswith(suffix) else v for k, v in state.items()}
+
+
+def without_output_gates(state):
+    def zeros(w):  # rows of a head: 16 of q, 16 of its gate
+        return torch.cat([w.view(4, 2, 16, -1)[:, :1], torch.zeros_like(w.view(4, 2, 16, -1)[:, 1:])], 1).view_as(w)
+    return changed("q_proj.weight", zeros)(state)
+
+
+def tiled_heads(state):
+    """Value heads in GGUF's order, where they have key heads 0, 1, 0, 1: another model to who reads them as 0, 0, 1, 1."""
+    def of(rows, first=0):
+        def tile(w):
+            heads = w[first:].view(2, -1, rows, *w.shape[1:])
+            return torch.cat([w[:first], heads.transpose(0, 1).reshape(w[first:].shape)])
+        return tile
+    columns = of(12)
+    for suffix, change in {"in_proj_qkv.weight": of(12, 32), "conv1d.weight": of(12, 32), "in_proj_z.weight": of(12), "A_log": of(1),
+                           "in_proj_a.weight": of(1), "in_proj_b.weight": of(1), "dt_bias": of(1),
+                           "out_proj.weight": lambda w: columns(w.T.contiguous()).T.contiguous()}.items():
+        state = changed(suffix, change)(state)
+    return state
+
+
+HYBRID_DROP = {"theta": rope(HYBRID_ROPE, rope_theta=150.0), "width of RoPE": rope(HYBRID_ROPE, partial_rotary_factor=0.5),
+               "q norm": without("q_norm.weight", 0), "k norm": without("k_norm.weight", 0), "output gate": without_output_gates,
+               "order of taps": changed("conv1d.weight", lambda w: w.flip(-1)), "decay": without("A_log", -10),
+               "dt": without("dt_bias", 0), "norm of heads": without("linear_attn.norm.weight", 1),
+               "1 of the norms": changed("layernorm.weight", lambda w: w - 1)}
+HYBRID_PARTS = {"beta": without("in_proj_b.weight", 0), "alpha": without("in_proj_a.weight", 0), "z": without("in_proj_z.weight", 1),
+                "order of heads": tiled_heads}
+HYBRID_EXPERTS = {"second expert": {"num_experts_per_tok": 1}, "router": without("mlp.gate.weight", 0),
+                  "shared expert": without("shared_expert.down_proj.weight", 0),
+                  "gate of the shared expert": without("shared_expert_gate.weight", 0)}
 QWEN3_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1,
                     deepstack_visual_indexes=[0], num_position_embeddings=4)
 QWEN2_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1)
@@ -285,6 +326,16 @@ CASES = {
                    num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=16,
                    query_pre_attn_scalar=5, final_logit_softcapping=4.0, pad_token_id=0, hidden_activation="gelu_pytorch_tanh",
                    **gemma3_rope(GEMMA3_ROPE)),
+    "qwen3-5": case("Qwen3_5", "float32", n_tokens=100, vision=QWEN3_VISION, tie_word_embeddings=True, drop={**HYBRID_DROP, **HYBRID_PARTS}, **HYBRID,
+                    linear_num_value_heads=6, rope_parameters={**HYBRID_ROPE, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
+    "qwen3-5-moe": case("Qwen3_5Moe", "float32", n_tokens=100, vision=QWEN3_VISION,
+                        drop={**HYBRID_DROP, **HYBRID_PARTS, **HYBRID_EXPERTS}, **HYBRID, linear_num_value_heads=4, num_experts=8,
+                        num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                        rope_parameters={**HYBRID_ROPE, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
+    "qwen3-next": case("Qwen3Next", "float32", n_tokens=100,
+                       drop={**HYBRID_DROP, **HYBRID_EXPERTS, "shares that sum to 1": {"norm_topk_prob": False}}, **HYBRID,
+                       linear_num_value_heads=6, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True,
+                       shared_expert_intermediate_size=24, rope_parameters=HYBRID_ROPE),
 }
 
 
@@ -304,6 +355,9 @@ def model_class(c):
     return getattr(transformers, c["arch"] + ("ForConditionalGeneration" if c["vision"] else "ForCausalLM"))
 
 
+FROM_ONE = {"Gemma3", "Qwen3_5", "Qwen3_5Moe", "Qwen3Next"}  # whose norms multiply by 1 + weight
+
+
 def random_state(c, seed):
     """Queries and keys large enough that attention is far from uniform, logits with a spread of about 2, norms around 1."""
     shapes = model_class(c)(make_config(c)).state_dict()
@@ -314,7 +368,12 @@ def random_state(c, seed):
             continue
         w = torch.randn(like.shape, generator=g)
         if name.endswith("norm.weight"):
-            w = (0 if c["arch"] == "Gemma3" else 1) + 0.3 * w
+            from_one = c["arch"] in FROM_ONE and not name.endswith("linear_attn.norm.weight")
+            w = 0.3 * w if from_one else 1 + 0.3 * w
+        elif name.endswith("A_log") or "conv1d" in name:
+            w = 0.5 * w
+        elif name.endswith("dt_bias"):
+            w = 0.7 * w
         elif name.endswith(".bias"):
             w = 0.5 * w
         elif "embed_tokens" in name:
@@ -361,11 +420,13 @@ def permuted(state, seed):
             pass  # nothing of the hidden dimension
         elif ".visual." in name or name.endswith(("query_layernorm.weight", "key_layernorm.weight")):
             pass  # neither
+        elif name.endswith(("conv1d.weight", "A_log", "dt_bias", "linear_attn.norm.weight")):
+            pass  # neither
         elif transposed and name.endswith("experts.gate_up_proj"):
             w = w[..., p, :]
         elif transposed and name.endswith(("experts.down_proj", "experts.down_proj_bias")):
             w = w[..., p]
-        elif name.endswith(("layernorm.weight", "model.norm.weight")) or "o_proj" in name or "down_proj" in name:
+        elif name.endswith(("layernorm.weight", "model.norm.weight")) or "o_proj" in name or "down_proj" in name or "out_proj" in name:
             w = w[..., p, :] if w.ndim > 1 else w[p]
         elif w.ndim >= 2:
             w = w[..., p]
@@ -428,7 +489,7 @@ def published(state):
             out[name] = w
             continue
         if ".language_model." in name and name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
-            out[name] = w.mT  # qwen3_vl_moe: input by output
+            out[name] = w if any(k.endswith("A_log") for k in state) else w.mT  # qwen3_vl_moe: input by output
             continue
         base, _, part = name.rpartition(".")
         if not base.endswith(".experts"):

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/ratio.h"
+#include "src/formats/weight_names.h"
 
 namespace mneme {
 namespace {
@@ -91,6 +92,13 @@ double floor_seconds(const StepCost& cost, double bytes_per_second, double opera
 }
 
 std::int64_t parameter_count(const ModelConfig& c) {
+  if (c.n_state_layers() > 0) {  // layers of two kinds: as their weights say
+    std::int64_t all = 0;
+    for_each_weight(c, [&all](const WeightSpec& w) {
+      all += w.n_out * std::max<std::int64_t>(w.n_in, 1) * std::max<std::int64_t>(w.n_experts, 1);
+    });
+    return all;
+  }
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   std::int64_t n = layer_weights(c, c.experts.n) + (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden +
                    (2 * c.n_layers + 1) * c.hidden;

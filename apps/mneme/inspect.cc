@@ -16,6 +16,7 @@
 #include "src/formats/checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
+#include "src/model/shapes.h"
 #include "src/text/answer/find_format.h"
 #include "src/text/chat/chat_format.h"
 
@@ -86,6 +87,8 @@ void add_kinds(const ModelConfig& c, Json& out) {
   };
   layers("layers_with_window", c.windowed);
   layers("layers_without_rope", c.unrotated);
+  layers("layers_with_state", c.delta.layers);
+  if (c.n_state_layers() > 0) out["state_bytes_per_sequence"] = kv_shape_of(c, DType::kBF16).state_bytes;
   if (c.embedding_scale != 1.0) out["embedding_scale"] = spelled(c.embedding_scale);
   if (c.residual_scale != 1.0) out["residual_scale"] = spelled(c.residual_scale);
   if (c.attention_scale != 0.0) out["attention_scale"] = spelled(c.attention_scale);
@@ -117,8 +120,8 @@ Json describe_config(const ModelConfig& c) {
               {"qkv_bias", c.qkv_bias},
               {"qk_norm", c.qk_norm},
               {"rope", describe_rope(c.rope)},
-              // Keys and values of every layer in 16 bits.
-              {"kv_bytes_per_token", 2 * 2 * c.n_layers * c.n_kv_heads * c.head_dim}};
+              // Keys and values of every layer that has them, in 16 bits.
+              {"kv_bytes_per_token", 2 * 2 * c.n_kv_layers() * c.n_kv_heads * c.head_dim}};
   add_kinds(c, out);
   return out;
 }

@@ -69,7 +69,10 @@ struct Engine::Impl {
   // Rows for drafts, where they take nothing that others need.
   void add_drafts(std::vector<ScheduledTokens>& plan);
   std::int64_t blocks_for_drafts(const std::vector<ScheduledTokens>& plan) const;
+  bool forget_copies();
   bool preempt();
+  void interrupt(Request& r);
+  void undo(const StepBatch& batch);
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);
   void drop_last_page(Request& r);

@@ -26,7 +26,10 @@ class ModelForward final : public ForwardPass {
   std::size_t weight_bytes() const override { return model_->weight_bytes(); }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
   void set_observer(DecodeObserver* observer) override { forward_.set_observer(observer); }
-  std::string_view no_drafts_reason() const override { return {}; }
+  std::string_view no_drafts_reason() const override {
+    if (model_->config().delta.n_k_heads == 0) return {};
+    return "the states of this model's linear attention cannot be taken back to before a draft that was wrong";
+  }
   const Model* model() const override { return model_.get(); }
 
  private:
@@ -36,6 +39,11 @@ class ModelForward final : public ForwardPass {
 
 std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const EngineOptions& options) {
   check_device_options(options);
+  if (model->config().delta.n_k_heads > 0)
+    fail(
+        ErrorKind::kUnsupported,
+        "--device cuda: a {} model has layers with linear attention, which run on the CPU alone: expected --device cpu",
+        architecture_name(model->config().architecture));
   const ForwardBackend* backend = Backend<ForwardBackend>::find();
   if (!backend || device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
   return backend->make(std::move(model), options, nullptr, RankSplit::kHeads);

@@ -96,7 +96,7 @@ std::int32_t usable_prefix(const Request& parent, std::int32_t n_shared, const s
   const std::int32_t n = std::max(0, std::min({n_shared, parent.cache.length(), n_prefill - n_rows}));
   const bool same_method = parent.method && parent.method->shared_plan() == plan;
   if (same_method && n < parent.cache.length() && !parent.method->can_truncate(n)) return 0;
-  return parent.cache.can_truncate(n) ? n : 0;
+  return parent.cache.longest_cut(n);
 }
 
 // The pages of these tokens, and the parent's index where the plan is the same.
@@ -113,8 +113,9 @@ void share_prefix(const Request& parent, std::int32_t n_shared, const std::share
 
 void Engine::Impl::close_pages_without_room(Request& request) {
   if (!agreed(reserved_blocks() <= pool->n_free())) request.close_pages();
-  // Pages of a window that the request took back, or that a running one owned alone, are promised to others.
-  if (pool->windows().n_layers() > 0 && !has_unpromised(0)) request.truncate(0);
+  // Pages of a window that the request took back, or that a running one owned alone, are promised to others; so is the
+  // state that a running one must copy now.
+  if ((pool->windows().n_layers() > 0 || pool->shape().state_bytes > 0) && !has_unpromised(0)) request.truncate(0);
 }
 
 void Engine::Impl::share(const Request& from, const Origin& origin, const RequestInput& input, Request& request) {
@@ -156,8 +157,8 @@ bool Engine::Impl::can_take_prefix(RequestId id, RequestId from, std::int32_t n_
   const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
   const bool runs = request.state == Request::State::kRunning;
   if (runs && (request.wants_prompt_scores() || (plan != nullptr && pool->on_device()))) return false;
-  // What it was promised counts on the pages of a window that it owns.
-  if (runs && pool->windows().n_layers() > 0) return false;
+  // What it was promised counts on the pages of a window, or the state, that it owns.
+  if (runs && (pool->windows().n_layers() > 0 || pool->shape().state_bytes > 0)) return false;
   if (request.parked && request.parked->length >= n_shared) return false;
   parent.settle();
   MNEME_CHECK(n_shared <= parent.cache.length() &&
@@ -165,6 +166,10 @@ bool Engine::Impl::can_take_prefix(RequestId id, RequestId from, std::int32_t n_
               "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);
   check_method(parent, plan);
   return usable_prefix(parent, n_shared, plan, request.decode_from()) > before;
+}
+
+bool Engine::keep_state_at(RequestId id, std::int32_t n) {
+  return impl_->find_sequence(id).keep_state_at(n);
 }
 
 std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_shared) {

@@ -45,13 +45,14 @@ std::int64_t pages_of_blocks(const KvShape& shape, const KvWindows& windows, std
 }  // namespace
 
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
-  return pages_of(n_tokens) * shape.blocks_per_page();
+  return pages_of(n_tokens) * shape.blocks_per_page() + (n_tokens > 0 ? shape.state_blocks() : 0);
 }
 
 std::int64_t blocks_of(const KvShape& shape, const KvWindows& windows, std::int64_t n_tokens) {
   const std::int64_t pages = pages_of(n_tokens), most = windows.most_pages(windows.step_tokens);
   const std::int64_t spared = windows.n_layers() > 0 ? std::max<std::int64_t>(0, pages - most) : 0;
-  return pages * shape.blocks_per_page() - spared * windows.n_layers() * shape.n_kv_heads;
+  const std::int64_t states = n_tokens > 0 ? shape.state_blocks() : 0;
+  return states + pages * shape.blocks_per_page() - spared * windows.n_layers() * shape.n_kv_heads;
 }
 
 DType kv_dtype_of(const EngineOptions& options) {
@@ -78,10 +79,15 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t memory =
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
+  if (shape.state_bytes > 0 && options.kv_spill.bytes > 0)
+    fail(ErrorKind::kUnsupported,
+         "kv_spill: this model's linear attention has states, which stay in memory whatever a file holds: leave the "
+         "option out");
   const std::int64_t spill = std::min(options.kv_spill.bytes, std::numeric_limits<std::int64_t>::max() - memory);
   const std::int64_t room = memory + spill;
   const std::int64_t blocks_in_room = std::min(room / page_bytes, kMaxBlocks);
-  const std::int64_t pages_in_room = pages_of_blocks(shape, windows, blocks_in_room);
+  const std::int64_t pages_in_room =
+      pages_of_blocks(shape, windows, std::max<std::int64_t>(0, blocks_in_room - shape.state_blocks()));
 
   KvPlan plan;
   plan.context = options.context > 0 ? options.context : model_context;
@@ -99,10 +105,12 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
     }
     plan.context = pages_in_room * kPageTokens;
   }
-  const std::int64_t blocks = options.kv_memory_bytes > 0
-                                  ? blocks_in_room
-                                  : blocks_of(shape, windows, plan.context) + options.max_sequences * per_page;
-  plan.n_blocks = std::min(blocks, kMaxBlocks) / per_page * per_page;
+  const std::int64_t blocks =
+      options.kv_memory_bytes > 0
+          ? blocks_in_room
+          : blocks_of(shape, windows, plan.context) + options.max_sequences * (per_page + shape.state_blocks());
+  plan.n_blocks = std::min(blocks, kMaxBlocks);
+  if (shape.state_bytes == 0) plan.n_blocks = plan.n_blocks / per_page * per_page;  // else states take single blocks
   if (spill > 0 && plan.n_blocks > memory / page_bytes) plan.resident_bytes = memory;
   return plan;
 }

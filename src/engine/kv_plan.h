@@ -22,7 +22,7 @@ std::int64_t blocks_of(const KvShape& shape, const KvWindows& windows, std::int6
 DType kv_dtype_of(const EngineOptions& options);
 
 // options.kv_memory_bytes > 0: that much. 0: one sequence of the context, and a page for every sequence that may run
-// beside it, so that forks of the longest sequence can copy the page they share. options.context > 0: that, or an
+// beside it, so that forks of the longest sequence can copy the page they share, and their state. options.context > 0: that, or an
 // error. 0: what the model was made for, or less where the memory has not room for it.
 //
 //   available_bytes  memory of the machine for keys and values; looked at when kv_memory_bytes is 0

@@ -7,10 +7,11 @@
 namespace mneme {
 namespace {
 
-// Nothing was dropped, no layer released pages, and no device remembers what it cannot be told again.
+// Nothing was dropped, no layer released pages or has a state, and no device remembers what it cannot be told again.
 bool can_park(const Request& r) {
   const PagePool& pool = r.cache.pool();
-  return !r.cache.dropped() && pool.windows().n_layers() == 0 && !(pool.on_device() && r.loses_all());
+  return !r.cache.dropped() && pool.windows().n_layers() == 0 && pool.shape().state_bytes == 0 &&
+         !(pool.on_device() && r.loses_all());
 }
 
 }  // namespace

@@ -206,6 +206,46 @@ constexpr Family kFamilies[] = {
      .norms = {.attn_behind = "post_attention_layernorm",
                .ffn = "pre_feedforward_layernorm",
                .ffn_behind = "post_feedforward_layernorm"}},
+    {.architecture = kQwen35,
+     .name = "qwen35",
+     .gguf = "qwen35",
+     .hf_type = "qwen3_5_text",
+     .hf_outer = "qwen3_5",
+     .head_dim = 256,
+     .qk_norm = true,
+     .norms_from_one = true,
+     .delta = true,
+     .tiled_in_gguf = true,
+     .partial_rope = true,
+     .rotary_share = 0.25,
+     .gguf_ffn_norm = "post_attention_norm"},
+    {.architecture = kQwen35Moe,
+     .name = "qwen35moe",
+     .gguf = "qwen35moe",
+     .hf_type = "qwen3_5_moe_text",
+     .hf_outer = "qwen3_5_moe",
+     .head_dim = 256,
+     .experts = ExpertNames::kStackedRows,
+     .qk_norm = true,
+     .norms_from_one = true,
+     .delta = true,
+     .tiled_in_gguf = true,
+     .partial_rope = true,
+     .rotary_share = 0.25,
+     .gguf_ffn_norm = "post_attention_norm"},
+    {.architecture = kQwen3Next,
+     .name = "qwen3next",
+     .gguf = "qwen3next",
+     .hf_type = "qwen3_next",
+     .head_dim = 256,
+     .experts = ExpertNames::kStackedRows,
+     .qk_norm = true,
+     .norms_from_one = true,
+     .delta = true,
+     .fused_by_key_head = true,
+     .partial_rope = true,
+     .rotary_share = 0.25,
+     .gguf_ffn_norm = "post_attention_norm"},
 };
 
 constexpr Multiplier kMultipliers[] = {
@@ -255,6 +295,7 @@ void set_family_fields(ModelConfig& c) {
   c.plain_windows = f.plain_windows;
   c.window_theta = f.window_theta;
   c.gate = f.gate;
+  c.output_gate = f.delta;
 }
 
 const Family* family_of_gguf(std::string_view architecture) {

@@ -12,8 +12,9 @@
 namespace mneme {
 
 // Tensors of experts in folders: none, the model is dense; gate_proj, up_proj and down_proj of each; gpt-oss's stacks;
-// gate_up_proj [E, hidden, 2 ffn] and down_proj [E, ffn, hidden], the shares of a row's experts always summing to 1.
-enum class ExpertNames : std::uint8_t { kNone, kOneByOne, kFused, kStacked };
+// gate_up_proj [E, hidden, 2 ffn] and down_proj [E, ffn, hidden], the shares of a row's experts always summing to 1;
+// the same as [E, 2 ffn, hidden] and [E, hidden, ffn], or one by one.
+enum class ExpertNames : std::uint8_t { kNone, kOneByOne, kFused, kStacked, kStackedRows };
 enum class WindowRule : std::uint8_t { kNone, kAlways, kIfUsed, kByLayer };
 
 // Names of a layer's norms in folders, before and behind attention and feed-forward; empty: it has none there.
@@ -51,10 +52,13 @@ struct Family {
   bool qk_norm = false, qk_norm_all = false, qk_norm_behind = false;  // ModelConfig's
   bool multipliers = false;                                           // multipliers() are read
   bool scales_embeddings = false;                                     // by sqrt(hidden), where a file has no multiplier
-  bool norms_from_one = false;                                        // folders have the weights of RMSNorm less 1
+  bool norms_from_one = false;  // folders have the weights of RMSNorm less 1, but for linear_attn.norm
   HfDefaults hf = {};
-  bool partial_rope = false;  // RoPE may be over a part of the head
-  double rotary_share = 1.0;  // of the head, where config.json does not say
+  bool delta = false;              // Gated DeltaNet in most layers, an output gate in the others, a shared expert
+  bool tiled_in_gguf = false;      // DeltaConfig::tiled, of GGUF files
+  bool fused_by_key_head = false;  // in_proj_qkvz and in_proj_ba, GGUF's ssm_ba
+  bool partial_rope = false;       // RoPE may be over a part of the head
+  double rotary_share = 1.0;       // of the head, where config.json does not say
   HfNorms norms = {};
   std::string_view gguf_ffn_norm = "ffn_norm";  // of the norm before the feed-forward layer
   std::string_view hf_q_norm = "q_norm", hf_k_norm = "k_norm";

@@ -83,6 +83,24 @@ void check_experts(const ExpertConfig& e, Architecture architecture, std::string
   check_number(file, "limit of an expert's gate", e.limit, names == ExpertNames::kFused ? 1e-6 : 0.0, 1e6);
 }
 
+void check_delta(const ModelConfig& c, std::string_view file) {
+  const DeltaConfig& d = c.delta;
+  if (d.n_k_heads == 0 && d.layers.empty()) return;
+  check_size(file, "key heads of linear attention", d.n_k_heads, 1, 1 << 10);
+  check_size(file, "value heads of linear attention", d.n_v_heads, 1, 1 << 10);
+  check_size(file, "key size of linear attention", d.d_k, 1, 1 << 10);
+  check_size(file, "value size of linear attention", d.d_v, 1, 1 << 10);
+  check_size(file, "taps of linear attention's convolution", d.taps, 2, 16);
+  if (d.n_v_heads % d.n_k_heads != 0)
+    fail(ErrorKind::kFormat, "{}: {} value heads of linear attention are not a multiple of {} key heads", file,
+         d.n_v_heads, d.n_k_heads);
+  if (std::ssize(d.layers) != c.n_layers)
+    fail(ErrorKind::kFormat, "{}: kinds of layers: expected {}, found {}", file, c.n_layers, d.layers.size());
+  if (c.n_kv_layers() == 0)
+    fail(ErrorKind::kUnsupported, "{}: all {} layers have linear attention: expected one with full attention at least",
+         file, c.n_layers);
+}
+
 // `last` in layers period - 1, 2 period - 1, ..., !last in the others; empty without a period.
 std::vector<bool> by_period(std::int64_t n_layers, std::size_t period, bool last) {
   if (period == 0) return {};
@@ -115,6 +133,10 @@ std::vector<bool> unrotated_by_layer(Architecture architecture, std::int64_t n_l
   return by_period(n_layers, family_of(architecture).unrotated_period, true);
 }
 
+std::vector<bool> states_by_layer(std::int64_t n_layers, std::int64_t interval) {
+  return by_period(n_layers, static_cast<std::size_t>(interval), false);
+}
+
 bool truncates_yarn(Architecture architecture) {
   return family_of(architecture).experts != ExpertNames::kFused;
 }
@@ -140,6 +162,8 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_number(file, "RMSNorm epsilon", c.rms_eps, 1e-12, 1.0);
   check_rope(c.rope, c, file);
   check_experts(c.experts, c.architecture, file);
+  check_size(file, "feed-forward size of the shared expert", c.experts.shared, 0, 1 << 22);
+  check_delta(c, file);
   if (c.window_theta != 0.0) check_number(file, "RoPE base (theta) of layers with a window", c.window_theta, 1.0, 1e12);
   if (c.logit_cap != 0.0) check_number(file, "cap of logits", c.logit_cap, 1e-3, 1e6);
   if (!c.unrotated.empty() && std::ssize(c.unrotated) != c.n_layers)

@@ -1,6 +1,7 @@
 // Model configuration, independent of the file format.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ enum class Architecture : std::uint8_t {
   kErnie45,
   kHunyuanDense,
   kGemma3,
+  kQwen35,
+  kQwen35Moe,
+  kQwen3Next,
 };
 std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
@@ -49,6 +53,22 @@ struct ExpertConfig {
   bool biases = false;      // gpt-oss: of the router, and of each expert's gate, up and down
   // gpt-oss: gate is cut off above, up on both sides, and the product is (up + 1) gate sigmoid(1.702 gate). 0: SwiGLU.
   double limit = 0.0;
+  // qwen3_5_moe, qwen3_next: width of an expert that all rows have, its output scaled by a sigmoid; 0: none
+  std::int64_t shared = 0;
+};
+
+// Layers of Gated DeltaNet (qwen3_5, qwen3_next): a state of one size in place of keys and values.
+struct DeltaConfig {
+  std::int64_t n_k_heads = 0;  // of queries and keys; 0: the model has no such layers
+  std::int64_t n_v_heads = 0;  // of values; a multiple of n_k_heads
+  std::int64_t d_k = 0, d_v = 0;
+  std::int64_t taps = 0;     // of the convolution
+  bool tiled = false;        // value head j reads key head j mod n_k_heads; else j div (n_v_heads / n_k_heads)
+  std::vector<bool> layers;  // which layers these are
+
+  std::int64_t key_width() const { return n_k_heads * d_k; }
+  std::int64_t value_width() const { return n_v_heads * d_v; }
+  std::int64_t channels() const { return 2 * key_width() + value_width(); }  // of the convolution: q, k, v
 };
 
 struct ModelConfig {
@@ -84,6 +104,8 @@ struct ModelConfig {
   double logit_cap = 0.0;        // logits are cap tanh(logits / cap); 0: as they are
   RopeConfig rope;
   ExpertConfig experts;
+  DeltaConfig delta;
+  bool output_gate = false;  // qwen3_5: attention's output is multiplied by a sigmoid, whose rows follow each head's q
   // mistral3: after RoPE a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
   double temperature = 0.0;  // 0: none
   std::int64_t temperature_context = 0;
@@ -92,6 +114,12 @@ struct ModelConfig {
   // The window of a layer; 0: none.
   std::int64_t window_of(std::int64_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }
   bool rotates(std::int64_t layer) const { return unrotated.empty() || !unrotated[layer]; }
+  bool has_state(std::int64_t layer) const { return delta.n_k_heads > 0 && delta.layers[layer]; }
+  std::int64_t n_state_layers() const {
+    return delta.n_k_heads == 0 ? 0 : std::count(delta.layers.begin(), delta.layers.end(), true);
+  }
+  // Layers with keys and values. Caches and methods number these, from 0.
+  std::int64_t n_kv_layers() const { return n_layers - n_state_layers(); }
 };
 
 }  // namespace mneme

@@ -1,8 +1,10 @@
 #include "src/formats/model_plan.h"
 
 #include <cmath>
+#include <utility>
 
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +28,7 @@ std::int32_t rope_of(const ModelConfig& c, std::int64_t layer) {
   return has_plain_windows(c) && c.window_of(layer) > 0 ? 1 : 0;
 }
 
-AttentionPlan attention_of(const ModelConfig& c, std::int64_t layer) {
+AttentionPlan attention_of(const ModelConfig& c, std::int64_t layer, std::int64_t kv_layer) {
   return {.n_heads = c.n_heads,
           .n_kv_heads = c.n_kv_heads,
           .head_dim = c.head_dim,
@@ -35,13 +37,26 @@ AttentionPlan attention_of(const ModelConfig& c, std::int64_t layer) {
           .rope = rope_of(c, layer),
           .query_scale = c.attention_scale == 0.0 ? 1.0 : c.attention_scale * std::sqrt(real(c.head_dim)),
           .temperature = {.beta = c.temperature, .context = c.temperature_context},
-          .norms = c.norms};
+          .norms = c.norms,
+          .output_gate = c.output_gate,
+          .kv_layer = count32(kv_layer)};
+}
+
+DeltaPlan delta_of(const DeltaConfig& d, std::int64_t state_layer) {
+  return {.n_k_heads = d.n_k_heads,
+          .n_v_heads = d.n_v_heads,
+          .d_k = d.d_k,
+          .d_v = d.d_v,
+          .taps = d.taps,
+          .tiled = d.tiled,
+          .state_layer = count32(state_layer)};
 }
 
 Mixer feed_forward_of(const ModelConfig& c) {
   const ExpertConfig& e = c.experts;
   if (e.n == 0) return MlpPlan{.width = c.ffn, .gate = c.gate, .norms = c.norms};
-  return ExpertsPlan{.n = e.n, .n_used = e.n_used, .width = e.ffn, .normalise = e.normalise, .limit = e.limit};
+  return ExpertsPlan{
+      .n = e.n, .n_used = e.n_used, .width = e.ffn, .normalise = e.normalise, .limit = e.limit, .shared = e.shared};
 }
 
 }  // namespace
@@ -64,8 +79,12 @@ ModelPlan model_plan_of(const ModelConfig& c) {
                  .norm_eps = c.rms_eps / (c.residual_scale * c.residual_scale),
                  .logit_divisor = c.logit_divisor,
                  .logit_cap = c.logit_cap};
-  for (std::int64_t layer = 0; layer < c.n_layers; ++layer)
-    plan.layers.push_back({.blocks = {attention_of(c, layer), feed_forward_of(c)}});
+  std::int64_t n_states = 0;
+  for (std::int64_t layer = 0; layer < c.n_layers; ++layer) {
+    Mixer mixer = c.has_state(layer) ? Mixer(delta_of(c.delta, n_states)) : attention_of(c, layer, layer - n_states);
+    n_states += c.has_state(layer) ? 1 : 0;
+    plan.layers.push_back({.blocks = {std::move(mixer), feed_forward_of(c)}});
+  }
   return plan;
 }
 

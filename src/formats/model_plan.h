@@ -37,6 +37,8 @@ struct AttentionPlan {
   double query_scale = 1.0;  // logits are query_scale q k / sqrt(head_dim)
   QueryTemperature temperature;
   NormOrder norms = NormOrder::kBefore;
+  bool output_gate = false;   // the output is multiplied by sigmoid(h W_gate^T)
+  std::int32_t kv_layer = 0;  // number of the layer among those with keys and values
 
   std::int64_t q_width() const { return n_heads * head_dim; }
   std::int64_t kv_width() const { return n_kv_heads * head_dim; }
@@ -57,10 +59,20 @@ struct ExpertsPlan {
   std::int64_t n = 0, n_used = 0, width = 0;  // experts, those of a row, width of one
   bool normalise = true;                      // the shares of a row's experts sum to 1
   double limit = 0.0;                         // of clamped SwiGLU (ExpertConfig); 0: SwiGLU
+  std::int64_t shared = 0;                    // width of the expert that all rows have; 0: none
   bool operator==(const ExpertsPlan&) const = default;
 };
 
-using Mixer = std::variant<AttentionPlan, MlpPlan, ExpertsPlan>;
+// Gated DeltaNet (src/ops/recurrent/gated_delta.h).
+struct DeltaPlan {
+  std::int64_t n_k_heads = 0, n_v_heads = 0, d_k = 0, d_v = 0;
+  std::int64_t taps = 0;
+  bool tiled = false;            // DeltaConfig's
+  std::int32_t state_layer = 0;  // number of the layer among those with a state
+  bool operator==(const DeltaPlan&) const = default;
+};
+
+using Mixer = std::variant<AttentionPlan, MlpPlan, ExpertsPlan, DeltaPlan>;
 
 struct LayerPlan {
   std::vector<Mixer> blocks;

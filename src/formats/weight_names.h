@@ -36,6 +36,21 @@
 //   blk.N.ffn_down_exps.bias  model.layers.N.mlp.experts.down_proj_bias        [experts, hidden]
 //
 // and its folders stack experts themselves, with rows of gate and up in turns (safetensors/fused_experts.h).
+//
+// qwen3_5 and qwen3_next have attn_q of [2 n_heads head_dim, hidden], each head's rows of q before those of its gate, and
+//
+//   blk.N.attn_qkv.weight     model.layers.N.linear_attn.in_proj_qkv.weight    [channels, hidden]         has_state
+//   blk.N.attn_gate.weight    model.layers.N.linear_attn.in_proj_z.weight      [n_v_heads d_v, hidden]    has_state
+//   blk.N.ssm_beta.weight     model.layers.N.linear_attn.in_proj_b.weight      [n_v_heads, hidden]        has_state
+//   blk.N.ssm_alpha.weight    model.layers.N.linear_attn.in_proj_a.weight      [n_v_heads, hidden]        has_state
+//   blk.N.ssm_ba.weight       model.layers.N.linear_attn.in_proj_ba.weight     [2 n_v_heads, hidden]      qwen3_next
+//   blk.N.ssm_conv1d.weight   model.layers.N.linear_attn.conv1d.weight         [channels, taps]           has_state
+//   blk.N.ssm_a               model.layers.N.linear_attn.A_log, -exp() of it   [n_v_heads]                has_state
+//   blk.N.ssm_dt.bias         model.layers.N.linear_attn.dt_bias               [n_v_heads]                has_state
+//   blk.N.ssm_norm.weight     model.layers.N.linear_attn.norm.weight           [d_v]                      has_state
+//   blk.N.ssm_out.weight      model.layers.N.linear_attn.out_proj.weight       [hidden, n_v_heads d_v]    has_state
+//   blk.N.ffn_X_shexp.weight  model.layers.N.mlp.shared_expert.X_proj.weight   as ffn_X                   shared
+//   blk.N.ffn_gate_inp_shexp.weight model.layers.N.mlp.shared_expert_gate.weight [hidden]                 shared
 #pragma once
 
 #include <cstdint>
@@ -52,8 +67,26 @@ namespace mneme {
 // Rows of q and k depend on RopePairs; routers and the biases of experts stay in f32.
 enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kExact };
 
-// Rows of a tensor of a folder that are a stack's: all, every second one, or those of one half.
-enum class FusedSplit : std::uint8_t { kNone, kAll, kEven, kOdd, kFirstHalf, kSecondHalf };
+// Rows of a tensor of a folder that are a stack's: all, every second one, or those of one half
+// (of stacks whose rows are outputs: kAllOutputs, ...). kQkv and kZ: those of in_proj_qkvz (delta_rows.h).
+enum class FusedSplit : std::uint8_t {
+  kNone,
+  kAll,
+  kEven,
+  kOdd,
+  kFirstHalf,
+  kSecondHalf,
+  kAllOutputs,
+  kFirstOutputs,
+  kSecondOutputs,
+  kQkv,
+  kZ
+};
+
+// What makes GGUF's values of a folder's: as they are, plus 1, -exp(). kSqueeze: without a dimension of 1.
+enum class WeightChange : std::uint8_t { kNone, kAddOne, kMinusExp, kSqueeze };
+// What follows the order of value heads (DeltaConfig::tiled): nothing; rows; those behind q and k; columns.
+enum class ValueHeads : std::uint8_t { kNone, kRows, kLastRows, kColumns };
 
 struct WeightSpec {
   std::string name, hf_name;
@@ -62,6 +95,9 @@ struct WeightSpec {
   WeightRole role = WeightRole::kOther;
   std::int64_t n_experts = 0;            // of a stack [n_experts, n_out, n_in]; 0: not one
   FusedSplit fused = FusedSplit::kNone;  // where folders stack experts: the rows of hf_name that are these
+  std::string hf_expert = {};  // of kAllOutputs, ...: the name with '*' in folders that have experts one by one
+  WeightChange change = WeightChange::kNone;
+  ValueHeads heads = ValueHeads::kNone;
 
   // The matrix of one expert.
   WeightSpec expert(std::int64_t e) const;
@@ -78,6 +114,9 @@ struct NormNames {
   std::string_view attn, attn_behind, ffn, ffn_behind;
 };
 NormNames norm_names(const ModelConfig& config);
+
+// Whether a tensor is of a block behind the layers: qwen3_5's files have those that draft tokens (MTP), which are not run.
+bool is_of_draft(const ModelConfig& config, std::string_view name);
 
 // Adds a tensor to `to`: one that fuses several as its parts, views of its rows. A file may have, whatever its
 // architecture, blk.N.attn_qkv for q, k and v (weight, bias), and blk.N.ffn_up for gate and up, twice as high.

@@ -31,6 +31,10 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
       ++holders[id];
     }
   }
+  for (const std::int32_t id : cache.states) {
+    if (id < 0 || id >= size32(holders)) return fmt::format("sequence {}, a state: no block {}", which, id);
+    ++holders[id];
+  }
   return {};
 }
 
@@ -59,7 +63,8 @@ PoolSnapshot snapshot_of(const PagePool& pool) {
 }
 
 CacheSnapshot snapshot_of(const SequenceCache& cache) {
-  CacheSnapshot s{.length = cache.length(), .n_pages = cache.n_pages(), .tables = {}, .stored = {}};
+  CacheSnapshot s{.length = cache.length(), .n_pages = cache.n_pages(), .tables = {}, .stored = {}, .states = {}};
+  for (const BlockId id : cache.states().references()) s.states.push_back(id.value);
   for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
     for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head) {
       auto& table = s.tables.emplace_back();

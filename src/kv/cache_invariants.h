@@ -23,6 +23,7 @@ struct CacheSnapshot {
   std::int32_t n_pages = 0;
   std::vector<std::vector<std::int32_t>> tables;  // [layer * n_kv_heads + kv_head][page]; empty at length 0
   std::vector<std::int32_t> stored = {};          // by table: tokens kept; empty: nothing was dropped
+  std::vector<std::int32_t> states = {};          // blocks of recurrent states, once a reference
 };
 
 PoolSnapshot snapshot_of(const PagePool& pool);
@@ -30,7 +31,7 @@ CacheSnapshot snapshot_of(const SequenceCache& cache);
 
 // Describes the first violated invariant; empty when all hold:
 //
-// * a block's reference count is the number of table entries that hold it; it is free exactly when that is 0
+// * a block's reference count is the number of table entries and states that hold it; it is free exactly when that is 0
 // * a block is on the free list at most once, and n_free is the length of that list
 // * a table holds the pages that the length needs, or at most those that the kept tokens may need, and no block twice
 //

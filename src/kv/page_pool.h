@@ -39,7 +39,8 @@ enum class KeyBasis : std::uint8_t { kPostRope, kPreRope };
 
 struct KvShape {
   std::int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
-  DType dtype = DType::kBF16;  // or kF16, kInt8, kFp8
+  DType dtype = DType::kBF16;   // or kF16, kInt8, kFp8
+  std::size_t state_bytes = 0;  // of a sequence in layers with a state in place of keys and values (recurrent_state.h)
 
   std::size_t token_bytes() const { return kv_token_bytes(dtype, head_dim); }  // K and V of one head
   std::size_t page_bytes() const { return token_bytes() * kPageTokens; }
@@ -48,6 +49,10 @@ struct KvShape {
   // Bytes of one token, and of one page of tokens, over all layers and KV heads.
   std::size_t bytes_per_token() const { return token_bytes() * blocks_per_page(); }
   std::size_t whole_page_bytes() const { return page_bytes() * blocks_per_page(); }
+  // Blocks that a state counts as.
+  std::int64_t state_blocks() const {
+    return state_bytes == 0 ? 0 : static_cast<std::int64_t>((state_bytes + page_bytes() - 1) / page_bytes());
+  }
   bool operator==(const KvShape&) const = default;
 };
 

@@ -12,6 +12,7 @@ namespace mneme {
 
 SequenceCache::SequenceCache(SequenceCache&& other) noexcept
     : pool_(other.pool_),
+      states_(std::move(other.states_)),
       length_(std::exchange(other.length_, 0)),
       n_pages_(std::exchange(other.n_pages_, 0)),
       key_basis_(other.key_basis_),
@@ -26,6 +27,7 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   if (this == &other) return *this;
   clear();
   pool_ = other.pool_;
+  states_ = std::move(other.states_);
   length_ = std::exchange(other.length_, 0);
   n_pages_ = std::exchange(other.n_pages_, 0);
   key_basis_ = other.key_basis_;
@@ -45,6 +47,7 @@ std::uint64_t SequenceCache::new_revision() {
 
 SequenceCache SequenceCache::fork() const {
   SequenceCache copy(*pool_);
+  copy.states_ = states_.fork();
   copy.length_ = length_;
   copy.n_pages_ = n_pages_;
   copy.key_basis_ = key_basis_;
@@ -65,7 +68,7 @@ void SequenceCache::set_key_basis(KeyBasis basis) {
 }
 
 std::int64_t SequenceCache::n_blocks() const {
-  std::int64_t n = 0;
+  std::int64_t n = states_.n_blocks();
   for (std::size_t t = 0; t < tables_.size(); ++t) n += std::ssize(tables_[t]) - first_page_of(t);
   return n;
 }
@@ -78,8 +81,8 @@ std::int32_t SequenceCache::n_slots(std::size_t table) const {
 std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {
   MNEME_CHECK(n_new >= 0, "{} new tokens", n_new);
   if (n_new == 0) return 0;
-  if (tables_.empty()) return pages_of(n_new) * shape().blocks_per_page();
-  std::int64_t n = 0;
+  std::int64_t n = states_.blocks_needed();
+  if (tables_.empty()) return n + pages_of(n_new) * shape().blocks_per_page();
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const std::int32_t slots = n_slots(t);
     n += pages_of(std::int64_t{slots} + n_new) - std::ssize(tables_[t]);
@@ -94,6 +97,7 @@ void SequenceCache::extend(std::int32_t n_new) {
   if (n_new == 0) return;
   const std::int64_t needed = blocks_needed(n_new);
   MNEME_CHECK(needed <= pool_->n_free(), "{} blocks needed, {} free", needed, pool_->n_free());
+  states_.make_writable();
   if (tables_.empty()) tables_.resize(shape().blocks_per_page());
 
   for (std::size_t t = 0; t < tables_.size(); ++t) {
@@ -146,6 +150,7 @@ void SequenceCache::forget_whole_heads() {
 void SequenceCache::truncate(std::int32_t new_length) {
   MNEME_CHECK(new_length >= 0 && new_length <= length_, "to {} of {} tokens", new_length, length_);
   if (pages_of(new_length) < n_pages_ || !kept_.empty()) revision_ = new_revision();
+  states_.cut(new_length);
   take_back(new_length);
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (kept(t) != nullptr) cut(t, new_length);

@@ -18,6 +18,7 @@
 
 #include "src/kv/kv_run.h"
 #include "src/kv/page_pool.h"
+#include "src/kv/recurrent_state.h"
 
 namespace mneme {
 
@@ -28,7 +29,7 @@ struct TokenRange {
 
 class SequenceCache {
  public:
-  explicit SequenceCache(PagePool& pool) : pool_(&pool) {}
+  explicit SequenceCache(PagePool& pool) : pool_(&pool), states_(pool) {}
   ~SequenceCache() { clear(); }
   SequenceCache(SequenceCache&& other) noexcept;
   SequenceCache& operator=(SequenceCache&& other) noexcept;
@@ -61,8 +62,11 @@ class SequenceCache {
   // Pages that were released so, 0 in layers without a window.
   std::int32_t released_pages() const { return released_; }
   std::int32_t first_page(std::int32_t layer) const { return pool_->windows().has(layer) ? released_ : 0; }
-  // Whether the layers with a window hold, or can take back, what the token at position `length` attends.
+  // Whether the layers with a window hold, or can take back, what the token at position `length` attends, and there is
+  // a state of so many tokens.
   bool can_truncate(std::int32_t length) const;
+  // The longest length up to `length` that it can be cut to.
+  std::int32_t longest_cut(std::int32_t length) const;
   // Removes the tokens from `new_length` on and releases their pages. Requires  can_truncate(new_length). Pages that are
   // taken back may have been free.
   void truncate(std::int32_t new_length);
@@ -83,6 +87,9 @@ class SequenceCache {
   // Requires  nothing was dropped; released_pages() <= page < n_pages().
   void append_places(std::int32_t page, std::int32_t first_place, std::vector<BlockPlace>& places) const;
   PagePool& pool() const { return *pool_; }
+  // Of layers with a state in place of keys and values. extend() makes it writable; a step writes it.
+  RecurrentStates& states() { return states_; }
+  const RecurrentStates& states() const { return states_; }
   // Changes, to a value that no sequence had before, when an existing table entry may have changed; appended pages do
   // not change it. A copy of the tables stays valid while this is equal.
   std::uint64_t revision() const { return revision_; }
@@ -137,6 +144,7 @@ class SequenceCache {
   void forget_whole_heads();
 
   PagePool* pool_;
+  RecurrentStates states_;
   std::int32_t length_ = 0;
   std::int32_t n_pages_ = 0;
   KeyBasis key_basis_ = KeyBasis::kPostRope;

@@ -42,6 +42,7 @@ void SequenceCache::release_first(std::int32_t n_pages, bool for_good) {
 
 bool SequenceCache::can_truncate(std::int32_t length) const {
   const KvWindows& windows = pool_->windows();
+  if (states_.longest(length) != length) return false;
   if (released_ == 0 || length == 0) return true;
   const std::int32_t end = std::min(released_, pages_of(length));
   for (std::int32_t page = windows.first_page(length); page < end; ++page) {
@@ -52,6 +53,11 @@ bool SequenceCache::can_truncate(std::int32_t length) const {
         return false;
   }
   return true;
+}
+
+std::int32_t SequenceCache::longest_cut(std::int32_t length) const {
+  const std::int32_t at = states_.longest(length);
+  return can_truncate(at) ? at : 0;
 }
 
 // What a sequence of new_length tokens attends in layers with a window, of the pages that were released.

@@ -21,7 +21,7 @@ AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, c
       prefill_end_(context),
       n_heads_(count32(config.n_heads)),
       n_kv_heads_(count32(config.n_kv_heads)) {
-  for (std::int64_t l = 0; l < config.n_layers; ++l) windows_of_.push_back(count32(config.window_of(l)));
+  for (std::int64_t l = 0; l < config.n_kv_layers(); ++l) windows_of_.push_back(count32(config.window_of(l)));
   shape_.group = count32(config.group());
   shape_.head_dim = count32(config.head_dim);
   shape_.scale = static_cast<float>(1.0 / std::sqrt(shape_.head_dim));

@@ -5,6 +5,7 @@
 
 #include "src/base/ratio.h"
 #include "src/model/layer_pass.h"
+#include "src/ops/norm_rope/output_gate.h"
 #include "src/ops/norm_rope/pointwise.h"
 
 namespace mneme {
@@ -32,7 +33,8 @@ void add_normed(const LayerPass& p, const TensorView& a, const WeightMatrix& w, 
   for (std::int64_t i = 0; i < p.n() * out.dim(1); ++i) x[i] += y[i];
 }
 
-// x += a W^T + bias. Of several ranks each has some columns of W; all of them add the sum.
+}  // namespace
+
 void add_to_residual(const LayerPass& p, const TensorView& a, const WeightMatrix& w, const float* bias,
                      std::span<const float> norm_behind) {
   const bool adds_bias = p.ranks == nullptr || p.ranks->rank() == 0;
@@ -45,8 +47,6 @@ void add_to_residual(const LayerPass& p, const TensorView& a, const WeightMatrix
   gemm_cpu(a, std::array{GemmOutput{.w = &w, .y = sum, .bias = adds_bias ? bias : nullptr}}, p.context);
   add_rows_of_ranks(p, sum);
 }
-
-}  // namespace
 
 void add_rows_of_ranks(const LayerPass& p, const TensorView& sum) {
   const std::span<float> values(sum.row_as<float>(0), p.n() * p.config.hidden);
@@ -65,7 +65,7 @@ DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64
 std::size_t Activations::bytes() const {
   std::size_t bytes = 0;
   for (const Activation* a :
-       {&normed, &q, &k, &v, &attended, &gate, &up, &ffn_hidden, &router, &expert_in, &expert_out, &partial})
+       {&normed, &q, &k, &v, &attended, &gated, &gate, &up, &ffn_hidden, &router, &expert_in, &expert_out, &partial})
     bytes += a->bytes();
   return bytes;
 }
@@ -73,7 +73,8 @@ std::size_t Activations::bytes() const {
 namespace {
 
 void project(LayerPass& p, const AttentionPlan& plan) {
-  norm_input(p, p.w.attn_norm, input_dtype({&p.w.q, &p.w.k, &p.w.v}, p.n(), p.context));
+  const WeightMatrix& last = plan.output_gate ? p.w.q_gate : p.w.q;
+  norm_input(p, p.w.attn_norm, input_dtype({&p.w.q, &p.w.k, &p.w.v, &last}, p.n(), p.context));
   p.q = p.memory.q.get(DType::kF32, p.n(), plan.q_width());
   p.k = p.memory.k.get(DType::kF32, p.n(), plan.kv_width());
   p.v = p.memory.v.get(DType::kF32, p.n(), plan.kv_width());
@@ -82,6 +83,10 @@ void project(LayerPass& p, const AttentionPlan& plan) {
                       GemmOutput{.w = &p.w.k, .y = p.k, .bias = or_null(p.w.k_bias)},
                       GemmOutput{.w = &p.w.v, .y = p.v, .bias = or_null(p.w.v_bias)}},
            p.context);
+  if (plan.output_gate) {
+    p.gate = p.memory.gate.get(DType::kF32, p.n(), plan.q_width());
+    gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.q_gate, .y = p.gate}}, p.context);
+  }
   p.lap(Op::kProducts);
 }
 
@@ -108,9 +113,15 @@ void scale_queries(LayerPass& p, const AttentionPlan& plan) {
 }
 
 void attend(LayerPass& p, const AttentionPlan& plan) {
-  const TensorView a = p.memory.attended.get(input_dtype({&p.w.o}, p.n(), p.context), p.n(), plan.q_width());
-  p.attention.append(p.layer, by_heads(p.k, plan.n_kv_heads), by_heads(p.v, plan.n_kv_heads));
-  p.attention.attend(p.layer, by_heads(p.q, plan.n_heads), a, or_null(p.w.sinks));
+  const DType dtype = input_dtype({&p.w.o}, p.n(), p.context);
+  TensorView a = p.memory.attended.get(plan.output_gate ? DType::kF32 : dtype, p.n(), plan.q_width());
+  p.attention.append(plan.kv_layer, by_heads(p.k, plan.n_kv_heads), by_heads(p.v, plan.n_kv_heads));
+  p.attention.attend(plan.kv_layer, by_heads(p.q, plan.n_heads), a, or_null(p.w.sinks));
+  if (plan.output_gate) {
+    const TensorView gated = p.memory.gated.get(dtype, p.n(), plan.q_width());
+    sigmoid_gate_cpu(a, p.gate, gated, p.context);
+    a = gated;
+  }
   p.lap(Op::kAttention);
   add_to_residual(p, a, p.w.o, or_null(p.w.o_bias), p.w.attn_out_norm);
   p.lap(Op::kProducts);

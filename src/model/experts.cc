@@ -70,6 +70,16 @@ void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights
   }
 }
 
+// to += the output of the expert that all rows have, by the sigmoid of its gate.
+void run_shared_expert(const LayerPass& p, ExpertsPlan plan, const TensorView& to) {
+  const TensorView gates = p.memory.router.get(DType::kF32, p.n(), 1);
+  gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.shared_gate, .y = gates}}, p.context);
+  std::vector<RoutedToken> rows;
+  for (std::int64_t i = 0; i < p.n(); ++i) rows.push_back({i, 1.0f / (1.0f + std::exp(-*gates.row_as<float>(i)))});
+  plan.width = plan.shared;
+  run_expert(p, plan, p.w.shared, rows, to);
+}
+
 }  // namespace
 
 // A row sums its experts by ascending number, whatever the batch. Of several ranks each sums those that it has weights
@@ -84,6 +94,7 @@ void run_block(LayerPass& p, const ExpertsPlan& plan) {
   const std::vector<std::vector<RoutedToken>> rows = rows_of_experts(p, plan);
   for (std::size_t e = 0; e < rows.size(); ++e)
     if (!rows[e].empty() && p.w.experts[e].gate.n_out() > 0) run_expert(p, plan, p.w.experts[e], rows[e], to);
+  if (plan.shared > 0 && p.n() > 0) run_shared_expert(p, plan, to);
   if (p.ranks != nullptr) add_rows_of_ranks(p, to);
   p.lap(Op::kProducts);
 }

@@ -27,6 +27,7 @@ struct ForwardImpl {
   RopeAngles key_angles;           // for the keys, where they are rotated differently
   Activations memory;              // of the layers
   Activation residual, normed, last, logits;
+  std::span<const SequenceRows> rows_in;  // of this pass, by sequence
   OpTimer* timer = nullptr;
   Collective* ranks = nullptr;   // that share every layer; null: these layers are whole
   Collective* stages = nullptr;  // that share the layers, in order; null: this rank has all
@@ -74,6 +75,7 @@ void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
                  .x = x,
                  .context = context,
                  .attention = attention,
+                 .sequences = rows_in,
                  .angles = angles,
                  .key_angles = attention.has_pre_rope_keys() ? key_angles : angles[0],
                  .memory = memory,
@@ -95,6 +97,7 @@ void ForwardImpl::select_rounding(const ForwardInput& input) {
 TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
   select_rounding(input);
   attention.begin(input.sequences);
+  rows_in = input.sequences;
   const std::int64_t n = attention.positions().size();
   MNEME_CHECK(n == std::ssize(input.tokens), "{} tokens for {} rows", input.tokens.size(), n);
   for (const SequenceRows& s : input.sequences) {
@@ -102,6 +105,8 @@ TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
     MNEME_CHECK(s.cache->shape() == expected, "the KV cache was made for another model");
     MNEME_CHECK(s.cache->length() <= model.max_context(), "a sequence of {} tokens, the context is {}",
                 s.cache->length(), model.max_context());
+    MNEME_CHECK(!s.cache->states().any() || s.n_rows == 0 || s.cache->states().length() == s.cache->length() - s.n_rows,
+                "a state of {} tokens before row {}", s.cache->states().length(), s.cache->length() - s.n_rows);
   }
   const TensorView x = residual.get(DType::kF32, n, config.hidden);
   if (n == 0) return x;
@@ -110,6 +115,8 @@ TensorView ForwardImpl::run_all_layers(const ForwardInput& input) {
   stages != nullptr && stages->rank() > 0 ? take_rows(x) : embed(input.tokens, x);
   lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);
+  for (const SequenceRows& s : input.sequences)
+    if (s.cache->states().any() && s.n_rows > 0) s.cache->states().end_write(s.cache->length());
   if (stages != nullptr) hand_rows_on(x);
   return x;
 }

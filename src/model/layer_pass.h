@@ -31,7 +31,7 @@ class Activation {
 
 // Memory of the blocks, kept from step to step.
 struct Activations {
-  Activation normed, q, k, v, attended, gate, up, ffn_hidden, router, expert_in, expert_out, partial;
+  Activation normed, q, k, v, attended, gated, gate, up, ffn_hidden, router, expert_in, expert_out, partial;
   std::size_t bytes() const;
 };
 
@@ -43,14 +43,16 @@ struct LayerPass {
   TensorView x;
   const CpuContext& context;
   AttentionStep& attention;
-  std::span<const RopeAngles> angles;  // of the rows' positions, by RoPE
-  const RopeAngles& key_angles;        // of their keys, in layers that methods select in
+  std::span<const SequenceRows> sequences;  // whose rows these are, in order
+  std::span<const RopeAngles> angles;       // of the rows' positions, by RoPE
+  const RopeAngles& key_angles;             // of their keys, in layers that methods select in
   Activations& memory;
   OpTimer* timer;
   Collective* ranks = nullptr;  // that share the layer's heads and feed-forward width or experts; null: one has all
 
   TensorView h = {};                  // [n, hidden] f32 or bf16: x, normed
   TensorView q = {}, k = {}, v = {};  // [n, heads * D] f32, k and v of the KV heads
+  TensorView gate = {};               // [n, heads * D] f32, of attention's output, where it has one
 
   std::int64_t n() const { return x.dim(0); }
   void lap(Op op) const {
@@ -65,6 +67,10 @@ DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64
 // x += the sum of each rank's rows `sum` [n, hidden] f32, which are lost.
 void add_rows_of_ranks(const LayerPass& p, const TensorView& sum);
 
+// x += a W^T + bias, normed where there is a norm. Of several ranks each has some columns of W; all of them add the sum.
+void add_to_residual(const LayerPass& p, const TensorView& a, const WeightMatrix& w, const float* bias,
+                     std::span<const float> norm_behind);
+
 inline const float* or_null(std::span<const float> bias) {
   return bias.empty() ? nullptr : bias.data();
 }
@@ -77,6 +83,8 @@ void run_block(LayerPass& p, const AttentionPlan& plan);
 void run_block(LayerPass& p, const MlpPlan& plan);
 // x += sum over the experts a row is routed to, of its output by its share
 void run_block(LayerPass& p, const ExpertsPlan& plan);
+// x += (RMSNorm(gated_delta(h W_qkv^T, ...)) * silu(h W_z^T)) W_out^T, by heads; goes on from the sequences' states
+void run_block(LayerPass& p, const DeltaPlan& plan);
 
 // h = RMSNorm(x) in `dtype`; x itself where the weight is empty.
 void norm_input(LayerPass& p, std::span<const float> weight, DType dtype);

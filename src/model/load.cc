@@ -5,8 +5,11 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "src/base/error.h"
+#include "src/formats/delta_rows.h"
+#include "src/formats/family.h"
 #include "src/formats/model_plan.h"
 #include "src/formats/weight_names.h"
 #include "src/model/limits.h"
@@ -64,6 +67,64 @@ struct ModelLoader {
     return as_stored;
   }
 
+  // The rows of a matrix, each row i of the file's row rows[i].
+  WeightMatrix gathered(const std::string& name, std::int64_t n_stored, std::int64_t n_in,
+                        std::span<const std::int64_t> rows) {
+    const WeightMatrix as_stored = matrix(name, n_stored, n_in);
+    const ConstTensorView& v = as_stored.view();
+    model.owned_.emplace_back(v.dtype(), std::initializer_list<std::int64_t>{std::ssize(rows), n_in});
+    const TensorView& to = model.owned_.back();
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(v.row(rows[i]), v.stride_bytes(), to.row(static_cast<std::int64_t>(i)));
+    return WeightMatrix(to, as_stored.columns());
+  }
+
+  // Queries and the gate of attention's output: a head's rows of one before its rows of the other.
+  void add_gated_queries(const std::string& name, LayerWeights& w) {
+    const ModelConfig& c = model.config_;
+    const std::int64_t d = c.head_dim, width = c.n_heads * d;
+    std::vector<std::int64_t> q(width), gate(width);
+    for (std::int64_t i = 0; i < width; ++i) {
+      const std::int64_t head = i / d * d;
+      q[i] = head + (reorders() ? row_of(i) : i);
+      gate[i] = head + d + i;
+    }
+    w.q = gathered(name, 2 * width, c.hidden, q);
+    w.q_gate = gathered(name, 2 * width, c.hidden, gate);
+  }
+
+  void add_delta(const std::string& prefix, DeltaWeights& w) {
+    const ModelConfig& c = model.config_;
+    const DeltaConfig& d = c.delta;
+    w.qkv = matrix(prefix + "attn_qkv.weight", d.channels(), c.hidden);
+    w.z = matrix(prefix + "attn_gate.weight", d.value_width(), c.hidden);
+    if (family_of(c.architecture).fused_by_key_head) {
+      const DeltaRows rows = rows_by_key_head(d);
+      w.beta = gathered(prefix + "ssm_ba.weight", 2 * d.n_v_heads, c.hidden, rows.beta);
+      w.alpha = gathered(prefix + "ssm_ba.weight", 2 * d.n_v_heads, c.hidden, rows.alpha);
+    } else {
+      w.beta = matrix(prefix + "ssm_beta.weight", d.n_v_heads, c.hidden);
+      w.alpha = matrix(prefix + "ssm_alpha.weight", d.n_v_heads, c.hidden);
+    }
+    w.out = matrix(prefix + "ssm_out.weight", c.hidden, d.value_width());
+    const WeightMatrix conv = float_matrix(prefix + "ssm_conv1d.weight", d.channels(), d.taps);
+    w.conv = std::span(conv.view().row_as<float>(0), d.channels() * d.taps);
+    w.a = vector(prefix + "ssm_a", d.n_v_heads);
+    w.dt = vector(prefix + "ssm_dt.bias", d.n_v_heads);
+    w.norm = vector(prefix + "ssm_norm.weight", d.d_v);
+  }
+
+  void add_shared_expert(const std::string& prefix, LayerWeights& w) {
+    const ModelConfig& c = model.config_;
+    const std::int64_t ffn = c.experts.shared;
+    if (ffn == 0) return;
+    w.shared.gate = matrix(prefix + "ffn_gate_shexp.weight", ffn, c.hidden);
+    w.shared.up = matrix(prefix + "ffn_up_shexp.weight", ffn, c.hidden);
+    w.shared.down = matrix(prefix + "ffn_down_shexp.weight", c.hidden, ffn);
+    const std::span<const float> gate = vector(prefix + "ffn_gate_inp_shexp.weight", c.hidden);
+    w.shared_gate = WeightMatrix(view_of(gate.data(), {1, c.hidden}));
+  }
+
   WeightMatrix matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
     const CheckpointTensor& tensor = require(name, {n_out, n_in});
     return WeightMatrix(tensor.view, tensor.columns);
@@ -92,7 +153,14 @@ struct ModelLoader {
     const std::int64_t q_width = c.n_heads * c.head_dim, kv_width = c.n_kv_heads * c.head_dim;
     LayerWeights w;
     add_norms(prefix, w);
-    w.q = rotated_matrix(prefix + "attn_q.weight", q_width, c.hidden);
+    if (c.has_state(index)) {
+      add_delta(prefix, w.delta);
+      return add_feed_forward(prefix, std::move(w));
+    }
+    if (c.output_gate)
+      add_gated_queries(prefix + "attn_q.weight", w);
+    else
+      w.q = rotated_matrix(prefix + "attn_q.weight", q_width, c.hidden);
     w.k = rotated_matrix(prefix + "attn_k.weight", kv_width, c.hidden);
     w.v = matrix(prefix + "attn_v.weight", kv_width, c.hidden);
     w.o = matrix(prefix + "attn_output.weight", c.hidden, q_width);
@@ -107,8 +175,14 @@ struct ModelLoader {
     }
     if (c.o_bias) w.o_bias = vector(prefix + "attn_output.bias", c.hidden);
     if (c.sinks) w.sinks = vector(prefix + "attn_sinks.weight", c.n_heads);
+    return add_feed_forward(prefix, std::move(w));
+  }
+
+  LayerWeights add_feed_forward(const std::string& prefix, LayerWeights w) {
+    const ModelConfig& c = model.config_;
     if (c.experts.n > 0) {
       add_experts(prefix, w);
+      add_shared_expert(prefix, w);
       return w;
     }
     w.gate = matrix(prefix + "ffn_gate.weight", c.ffn, c.hidden);

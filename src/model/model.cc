@@ -7,6 +7,7 @@
 #include "src/formats/model_plan.h"
 #include "src/model/limits.h"
 #include "src/model/shapes.h"
+#include "src/ops/recurrent/gated_delta.h"
 
 namespace mneme {
 namespace {
@@ -27,6 +28,9 @@ std::int64_t apply_limits(ModelConfig& config, std::int64_t context) {
   if (config.group() > kMaxGroup)
     fail(ErrorKind::kUnsupported, "{} query heads share one KV head ({} over {}): attention takes up to {}",
          config.group(), config.n_heads, config.n_kv_heads, kMaxGroup);
+  for (const std::int64_t d : {config.delta.d_k, config.delta.d_v})
+    if (d > kMaxDeltaHead)
+      fail(ErrorKind::kUnsupported, "heads of {} in linear attention: its kernels take up to {}", d, kMaxDeltaHead);
   const std::int64_t length = context == 0 ? config.max_context : context;
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (length < 1 || length > kMax) fail(ErrorKind::kOption, "context of {} tokens: expected 1 to {}", length, kMax);
@@ -75,7 +79,10 @@ std::size_t Model::step_expert_bytes() const {
 std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
   std::size_t bytes = head_.bytes() + output_norm_.size_bytes();
   for (const LayerWeights& w : layers_) {
-    for (const WeightMatrix* m : {&w.q, &w.k, &w.v, &w.o}) bytes += m->bytes();
+    for (const WeightMatrix* m :
+         {&w.q, &w.k, &w.v, &w.o, &w.q_gate, &w.delta.qkv, &w.delta.z, &w.delta.beta, &w.delta.alpha, &w.delta.out,
+          &w.shared_gate, &w.shared.gate, &w.shared.up, &w.shared.down})
+      bytes += m->view().rank() == 0 ? 0 : m->bytes();
     if (w.experts.empty())
       bytes += w.gate.bytes() + w.up.bytes() + w.down.bytes();
     else
@@ -83,8 +90,9 @@ std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
     std::size_t experts = 0;  // a rank has some of them: its share of a row is that of their bytes
     for (const ExpertWeights& e : w.experts) experts += bytes_of(e);
     if (!w.experts.empty()) bytes += experts * n_experts / w.experts.size();
-    for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.attn_out_norm, w.ffn_out_norm, w.q_norm, w.k_norm,
-                                           w.q_bias, w.k_bias, w.v_bias, w.o_bias, w.sinks, w.router_bias})
+    for (const std::span<const float> v :
+         {w.attn_norm, w.ffn_norm, w.attn_out_norm, w.ffn_out_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias,
+          w.o_bias, w.sinks, w.router_bias, w.delta.conv, w.delta.a, w.delta.dt, w.delta.norm})
       bytes += v.size_bytes();
   }
   return bytes;

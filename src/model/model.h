@@ -28,6 +28,15 @@ struct ExpertWeights {
   std::span<const float> gate_bias, up_bias, down_bias;  // gpt-oss, else empty
 };
 
+// Gated DeltaNet (src/ops/recurrent/gated_delta.h).
+struct DeltaWeights {
+  WeightMatrix qkv, z, beta, alpha;  // [channels, hidden], [n_v d_v, hidden], [n_v, hidden] twice
+  WeightMatrix out;                  // [hidden, n_v d_v]
+  std::span<const float> conv;       // [channels, taps]
+  std::span<const float> a, dt;      // [n_v]
+  std::span<const float> norm;       // [d_v], of each head's output
+};
+
 struct LayerWeights {
   std::span<const float> attn_norm, ffn_norm;          // [hidden]; empty: the block reads x as it is
   std::span<const float> attn_out_norm, ffn_out_norm;  // [hidden], of what a block adds; empty: none
@@ -36,10 +45,14 @@ struct LayerWeights {
   std::span<const float> o_bias;                       // [hidden]; gpt-oss, else empty
   std::span<const float> sinks;                        // [heads]; gpt-oss, else empty
   WeightMatrix q, k, v, o;                             // [heads * head_dim, hidden], o [hidden, heads * head_dim]
+  WeightMatrix q_gate;                                 // [heads * head_dim, hidden], of attention's output; empty: none
+  DeltaWeights delta;                                  // of layers that have it in place of attention
   WeightMatrix gate, up, down;                         // [ffn, hidden], down [hidden, ffn]; dense layers
   WeightMatrix router;                                 // [experts, hidden] f32; mixtures of experts
   std::span<const float> router_bias;                  // [experts]; gpt-oss, else empty
   std::vector<ExpertWeights> experts;
+  ExpertWeights shared;      // the expert that all rows have; empty: none
+  WeightMatrix shared_gate;  // [1, hidden] f32
 };
 
 class Model {

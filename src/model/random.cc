@@ -84,18 +84,25 @@ class RandomWeights {
     return e;
   }
 
-  LayerWeights layer(const ModelConfig& config) {
+  DeltaWeights delta(const ModelConfig& config) {
+    const DeltaConfig& d = config.delta;
+    DeltaWeights w;
+    w.qkv = matrix(d.channels(), config.hidden);
+    w.z = matrix(d.value_width(), config.hidden);
+    w.beta = matrix(d.n_v_heads, config.hidden);
+    w.alpha = matrix(d.n_v_heads, config.hidden);
+    w.out = matrix(config.hidden, d.value_width());
+    w.conv = vector(d.channels() * d.taps, 1.0f / static_cast<float>(d.taps));
+    w.a = vector(d.n_v_heads, -1.0f);
+    w.dt = vector(d.n_v_heads, 0.0f);
+    w.norm = vector(d.d_v, 1.0f);
+    return w;
+  }
+
+  void add_attention(const ModelConfig& config, LayerWeights& w) {
     const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
-    LayerWeights w;
-    if (config.norms != NormOrder::kBehind) {
-      w.attn_norm = vector(config.hidden, 1.0f);
-      w.ffn_norm = vector(config.hidden, 1.0f);
-    }
-    if (config.norms != NormOrder::kBefore) {
-      w.attn_out_norm = vector(config.hidden, 1.0f);
-      w.ffn_out_norm = vector(config.hidden, 1.0f);
-    }
     w.q = matrix(q_width, config.hidden);
+    if (config.output_gate) w.q_gate = matrix(q_width, config.hidden);
     w.k = matrix(kv_width, config.hidden);
     w.v = matrix(kv_width, config.hidden);
     w.o = matrix(config.hidden, q_width);
@@ -110,10 +117,32 @@ class RandomWeights {
       w.q_norm = vector(config.qk_norm_all ? q_width : config.head_dim, 1.0f);
       w.k_norm = vector(config.qk_norm_all ? kv_width : config.head_dim, 1.0f);
     }
+  }
+
+  LayerWeights layer(const ModelConfig& config, std::int64_t index) {
+    LayerWeights w;
+    if (config.norms != NormOrder::kBehind) {
+      w.attn_norm = vector(config.hidden, 1.0f);
+      w.ffn_norm = vector(config.hidden, 1.0f);
+    }
+    if (config.norms != NormOrder::kBefore) {
+      w.attn_out_norm = vector(config.hidden, 1.0f);
+      w.ffn_out_norm = vector(config.hidden, 1.0f);
+    }
+    if (config.has_state(index))
+      w.delta = delta(config);
+    else
+      add_attention(config, w);
     if (config.experts.n > 0) {
       w.router = matrix(config.experts.n, config.hidden, DType::kF32);
       for (std::int64_t e = 0; e < config.experts.n; ++e) w.experts.push_back(expert(config));
       if (config.experts.biases) w.router_bias = vector(config.experts.n, 0.0f);
+      if (config.experts.shared > 0) {
+        w.shared.gate = matrix(config.experts.shared, config.hidden);
+        w.shared.up = matrix(config.experts.shared, config.hidden);
+        w.shared.down = matrix(config.hidden, config.experts.shared);
+        w.shared_gate = matrix(1, config.hidden, DType::kF32);
+      }
       return w;
     }
     w.gate = matrix(config.ffn, config.hidden);
@@ -140,7 +169,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, con
   model->set_config(config, options.context);
   RandomWeights weights(dtype, seed, context, model->owned_);
   model->embedding_ = weights.matrix(config.vocab, config.hidden);
-  for (std::int64_t i = 0; i < config.n_layers; ++i) model->layers_.push_back(weights.layer(config));
+  for (std::int64_t i = 0; i < config.n_layers; ++i) model->layers_.push_back(weights.layer(config, i));
   model->output_norm_ = weights.vector(config.hidden, static_cast<float>(1.0 / config.logit_divisor));
   model->head_ = config.tied_embeddings ? model->embedding_ : weights.matrix(config.vocab, config.hidden);
   return model;

@@ -10,11 +10,17 @@
 
 namespace mneme {
 
+// A layer's part of a state: the convolution's last inputs, then S of every value head (src/ops/recurrent/gated_delta.h).
+inline std::int64_t state_floats_of(const DeltaConfig& d) {
+  return (d.taps - 1) * d.channels() + d.value_width() * d.d_k;
+}
+
 inline KvShape kv_shape_of(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = count32(c.n_layers),
+  return {.n_layers = count32(c.n_kv_layers()),
           .n_kv_heads = count32(c.n_kv_heads),
           .head_dim = count32(c.head_dim),
-          .dtype = kv_dtype};
+          .dtype = kv_dtype,
+          .state_bytes = static_cast<std::size_t>(c.n_state_layers() * state_floats_of(c.delta)) * sizeof(float)};
 }
 
 // Models whose layers all have a window keep everything: their sequences are cut and forked anywhere.
@@ -33,7 +39,7 @@ inline bool turns_positions(const ModelConfig& c) {
 }
 
 inline MethodShape method_shape_of(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = count32(c.n_layers),
+  return {.n_layers = count32(c.n_kv_layers()),
           .n_heads = count32(c.n_heads),
           .n_kv_heads = count32(c.n_kv_heads),
           .head_dim = count32(c.head_dim),

@@ -31,10 +31,12 @@ Fields fields_of(const ModelConfig& c) {
   const auto& [architecture, name, n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_context,
                sliding_window, windowed, rms_eps, tied_embeddings, qkv_bias, o_bias, sinks, qk_norm, qk_norm_all,
                qk_norm_behind, norms, unrotated, plain_windows, window_theta, gate, embedding_scale, residual_scale,
-               attention_scale, logit_divisor, logit_cap, rope, experts, temperature, temperature_context] = c;
+               attention_scale, logit_divisor, logit_cap, rope, experts, delta, output_gate, temperature,
+               temperature_context] = c;
   const auto& [theta, pairs, scaling, factor, original_context, low_freq_factor, high_freq_factor, beta_fast, beta_slow,
                attention_factor, truncate, freq_factors, rotary_dim, short_factors, long_factors] = rope;
-  const auto& [n, n_used, expert_ffn, normalise, biases, limit] = experts;
+  const auto& [n, n_used, expert_ffn, normalise, biases, limit, shared] = experts;
+  const auto& [n_k_heads, n_v_heads, d_k, d_v, taps, tiled, state_layers] = delta;
   return {{"architecture", std::string(architecture_name(architecture))},
           {"name", name},
           {"n_layers", std::to_string(n_layers)},
@@ -87,7 +89,16 @@ Fields fields_of(const ModelConfig& c) {
           {"experts.ffn", std::to_string(expert_ffn)},
           {"experts.normalise", std::to_string(normalise)},
           {"experts.biases", std::to_string(biases)},
-          {"experts.limit", text(limit)}};
+          {"experts.limit", text(limit)},
+          {"experts.shared", std::to_string(shared)},
+          {"output_gate", std::to_string(output_gate)},
+          {"delta.n_k_heads", std::to_string(n_k_heads)},
+          {"delta.n_v_heads", std::to_string(n_v_heads)},
+          {"delta.d_k", std::to_string(d_k)},
+          {"delta.d_v", std::to_string(d_v)},
+          {"delta.taps", std::to_string(taps)},
+          {"delta.tiled", std::to_string(tiled)},
+          {"delta.layers", fmt::format("{}", fmt::join(state_layers.begin(), state_layers.end(), " "))}};
 }
 
 // Zeros in every weight of a configuration, and a tokenizer of as many tokens.
@@ -151,6 +162,10 @@ ModelConfig base(Architecture a) {
     c.experts = {.n = 3, .n_used = 2, .ffn = 8, .normalise = true, .biases = true, .limit = 7.0};
     c.rope.truncate = false;
   }
+  if (family_of(a).delta) {
+    c.delta = {.n_k_heads = 2, .n_v_heads = 4, .d_k = 8, .d_v = 4, .taps = 4, .tiled = false, .layers = {true, false}};
+    if (c.experts.n > 0) c.experts.shared = 8, c.ffn = 8;
+  }
   return c;
 }
 
@@ -160,6 +175,7 @@ ModelConfig as_gguf(ModelConfig c) {
   const std::vector<float> factors = gguf_freq_factors(c);
   c.architecture = family_of_gguf(gguf_architecture(c.architecture))->architecture;
   c.rope.pairs = gguf_rope_pairs(c.architecture);
+  c.delta.tiled = family_of(c.architecture).tiled_in_gguf;
   if (c.rope.scaling != RopeScaling::kLlama3) return c;
   const RopeConfig before = c.rope;
   c.rope = {.theta = before.theta, .pairs = before.pairs, .truncate = before.truncate, .freq_factors = factors};
@@ -240,6 +256,8 @@ std::vector<Change> changes_of_parts() {
   const auto multiplied = [](Architecture a) { return family_of(a).multipliers; };
   const auto some_unrotated = [](Architecture a) { return family_of(a).unrotated_period > 0; };
   const auto partial = [](Architecture a) { return family_of(a).partial_rope; };
+  const auto delta = [](Architecture a) { return family_of(a).delta; };
+  const auto shared = [](Architecture a) { return family_of(a).experts == ExpertNames::kStackedRows; };
   const auto gemma = [](Architecture a) { return family_of(a).gate == Gate::kGelu; };
   return {
       {"experts.n", [](ModelConfig& c) { c.experts.n = 4; }, has_experts},
@@ -278,6 +296,18 @@ std::vector<Change> changes_of_parts() {
       {"rope.short_factors", longrope([](RopeConfig& r) { r.short_factors[1] = 1.5f; }), partial},
       {"rope.long_factors", longrope([](RopeConfig& r) { r.long_factors[3] = 9.0f; }), partial},
       {"rope.attention_factor", longrope([](RopeConfig& r) { r.attention_factor = 1.25; }), partial},
+      {"experts.shared", [](ModelConfig& c) { c.experts.shared = 24; }, shared},
+      {"experts.normalise", [](ModelConfig& c) { c.experts.normalise = false; }, shared},
+      {"delta.n_k_heads", [](ModelConfig& c) { c.delta.n_k_heads = 4; }, delta},
+      {"delta.n_v_heads", [](ModelConfig& c) { c.delta.n_v_heads = 6; }, delta},
+      {"delta.d_k", [](ModelConfig& c) { c.delta.d_k = 16; }, delta},
+      {"delta.d_v", [](ModelConfig& c) { c.delta.d_v = 12; }, delta},
+      {"delta.taps", [](ModelConfig& c) { c.delta.taps = 3; }, delta},
+      {"delta.layers",
+       [](ModelConfig& c) {
+         c.delta.layers = {false, true};
+       },
+       delta},
       {"temperature", [](ModelConfig& c) { c.temperature = 0.25, c.temperature_context = 64; }, mistral3},
       {"temperature_context",
        [](ModelConfig& c) {
@@ -296,6 +326,7 @@ std::vector<Change> changes() {
          c.n_layers = 3;
          c.windowed = windows_by_layer(c.architecture, 3);
          c.unrotated = unrotated_by_layer(c.architecture, 3);
+         if (!c.delta.layers.empty()) c.delta.layers = {true, true, false};
        }},
       {"hidden", [](ModelConfig& c) { c.hidden = 24; }},
       {"ffn", [](ModelConfig& c) { c.ffn = 24; }},
@@ -329,8 +360,9 @@ TEST(ConfigFields, EachComesThroughConvertInEveryArchitecture) {
 
 TEST(ConfigFields, EachIsChangedByATest) {
   // These follow from the architecture.
-  const std::vector<std::string> kDerived = {"architecture",   "qk_norm", "qk_norm_all",   "qk_norm_behind", "o_bias",
-                                             "experts.biases", "sinks",   "plain_windows", "norms",          "gate"};
+  const std::vector<std::string> kDerived = {"architecture", "qk_norm",        "qk_norm_all", "qk_norm_behind",
+                                             "o_bias",       "experts.biases", "sinks",       "plain_windows",
+                                             "norms",        "gate",           "output_gate", "delta.tiled"};
   for (const auto& [field, value] : fields_of({})) {
     const std::vector<Change> all = changes();
     const bool changed = std::any_of(all.begin(), all.end(), [&](const Change& c) { return field == c.field; });

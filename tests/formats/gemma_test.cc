@@ -14,10 +14,6 @@
 namespace mneme::test {
 namespace {
 
-ModelConfig config_of(const Json& json) {
-  return read_hf_config(JsonRef(json, "config.json"));
-}
-
 // What the text_config of google/gemma-3-4b-it says: all else is the class's.
 Json gemma3_4b() {
   return {{"model_type", "gemma3_text"},
@@ -113,12 +109,6 @@ HfBuilder tiny_gemma3(const std::string& prefix = "model.") {
   }
   for (HfTensor& t : b.tensors) t.name = prefix + t.name.substr(std::string("model.").size());
   return b;
-}
-
-std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
-  TempFolder folder;  // mappings outlive the removed files
-  b.write(folder);
-  return Checkpoint::open(folder.path());
 }
 
 TEST(Gemma3Folder, WeightsOfNormsAreRaisedByOne) {

@@ -19,10 +19,39 @@ ModelConfig config_of(std::int64_t n_layers) {
 TEST(ModelPlan, OfADenseModelHasAttentionAndMlpInEachLayer) {
   ModelConfig c = config_of(3);
   c.qk_norm = true;
-  const LayerPlan layer{
-      .blocks = {AttentionPlan{.n_heads = 8, .n_kv_heads = 2, .head_dim = 16, .qk_norm = QkNorm::kHeads},
-                 MlpPlan{.width = 96}}};
-  EXPECT_EQ(model_plan_of(c), (ModelPlan{.layers = {layer, layer, layer}}));
+  const auto layer = [](std::int32_t number) -> LayerPlan {
+    return {
+        .blocks = {
+            AttentionPlan{.n_heads = 8, .n_kv_heads = 2, .head_dim = 16, .qk_norm = QkNorm::kHeads, .kv_layer = number},
+            MlpPlan{.width = 96}}};
+  };
+  EXPECT_EQ(model_plan_of(c), (ModelPlan{.layers = {layer(0), layer(1), layer(2)}}));
+}
+
+// Layers with a state and those with keys and values are numbered apart.
+TEST(ModelPlan, OfLinearAttentionNumbersBothKindsOfLayers) {
+  ModelConfig c = config_of(5);
+  c.output_gate = true;
+  c.experts.shared = 24, c.experts.n = 4;
+  c.delta = {.n_k_heads = 2,
+             .n_v_heads = 4,
+             .d_k = 8,
+             .d_v = 16,
+             .taps = 3,
+             .tiled = true,
+             .layers = {true, false, true, true, false}};
+  const ModelPlan plan = model_plan_of(c);
+  for (const auto& [layer, number] : {std::pair{0, 0}, {2, 1}, {3, 2}})
+    EXPECT_EQ(
+        plan.layers[static_cast<std::size_t>(layer)].blocks[0],
+        Mixer(DeltaPlan{
+            .n_k_heads = 2, .n_v_heads = 4, .d_k = 8, .d_v = 16, .taps = 3, .tiled = true, .state_layer = number}));
+  for (const auto& [layer, number] : {std::pair{1, 0}, {4, 1}}) {
+    const auto& attention = std::get<AttentionPlan>(plan.layers[static_cast<std::size_t>(layer)].blocks[0]);
+    EXPECT_EQ(attention.kv_layer, number);
+    EXPECT_TRUE(attention.output_gate);
+  }
+  EXPECT_EQ(std::get<ExpertsPlan>(plan.layers[0].blocks[1]).shared, 24);
 }
 
 TEST(ModelPlan, OfAMixtureHasExpertsInPlaceOfMlp) {

@@ -51,6 +51,25 @@ struct TinySizes {
         experts_used(b.one_of<std::int64_t>({1, 2, 3, 0})) {}
 };
 
+// Sizes of linear attention; 0: the file does not say.
+class DeltaSizes {
+ public:
+  std::int64_t k_heads, v_heads, d_k, d_v, taps, interval;
+  explicit DeltaSizes(Bytes& b)
+      : k_heads(size(b, {2, 1, 2, 3})),
+        v_heads(size(b, {6, 2, 6, 4})),
+        d_k(size(b, {8, 1, 5, 16})),
+        d_v(size(b, {8, 1, 7, 16})),
+        taps(size(b, {4, 2, 3, 16})),
+        interval(hostile(b) ? b.one_of<std::int64_t>({0, -1, 1LL << 40}) : b.one_of<std::int64_t>({2, 1, 3, 4})) {}
+
+ private:
+  static bool hostile(Bytes& b) { return b.below(24) == 23; }  // there are six of them
+  static std::int64_t size(Bytes& b, std::initializer_list<std::int64_t> good) {
+    return hostile(b) ? b.one_of<std::int64_t>({0, -1, 17, 300, 1 << 20}) : b.one_of(good);
+  }
+};
+
 inline nlohmann::json rope_section(Bytes& b) {
   nlohmann::json s = nlohmann::json::object();
   const auto number = [&](const char* key, std::initializer_list<double> values) {
@@ -117,10 +136,23 @@ inline ModelConfig hf_config_of(Bytes& b) {
     c["no_rope_layers"] = std::vector<int>(b.one_of<std::size_t>({2, 1, 3, 0}), b.one_of<int>({0, 1}));
   if (family.gate == Gate::kGelu) add_gemma_keys(b, c);
   if (b.rarely()) c["attention_bias"] = true;
+  if (family.delta) {
+    const DeltaSizes d(b);
+    c["linear_num_key_heads"] = d.k_heads;
+    c["linear_num_value_heads"] = d.v_heads;
+    c["linear_key_head_dim"] = d.d_k;
+    c["linear_value_head_dim"] = d.d_v;
+    c["linear_conv_kernel_dim"] = d.taps;
+    c["full_attention_interval"] = d.interval;
+    c["shared_expert_intermediate_size"] = b.rarely() ? -1 : b.one_of<std::int64_t>({16, 0, 24});
+    if (b.rarely())
+      for (std::int64_t i = 0; i < t.layers; ++i)
+        c["layer_types"].push_back(b.below(2) == 1 ? "linear_attention" : "full_attention");
+  }
   if (b.below(2) == 1) c["rope_parameters"] = rope_section(b);
   if (b.below(2) == 1) c["rope_scaling"] = rope_section(b);
   if (b.rarely()) c["original_max_position_embeddings"] = b.one_of<std::int64_t>({8, 0, 1});
-  if (b.rarely()) {
+  if (!family.delta && b.rarely()) {
     for (std::int64_t i = 0; i < t.layers; ++i)
       c["layer_types"].push_back(b.below(2) == 1 ? "sliding_attention" : "full_attention");
   }
@@ -162,7 +194,22 @@ inline ModelConfig gguf_config_of(Bytes& b) {
   if (!b.rarely()) size("attention.key_length", t.head_dim);
   file.set(a + "attention.layer_norm_rms_epsilon", b.one_of<float>({1e-5f, 1.0f, 0.0f}));
   if (b.below(2) == 1 || type == "gpt-oss") size("attention.sliding_window", b.one_of<std::int64_t>({16, 1, 0}));
-  if (type == "qwen3moe" || type == "gpt-oss") {
+  if (family_of_gguf(type)->delta) {
+    const DeltaSizes d(b);
+    size("ssm.group_count", d.k_heads);
+    size("ssm.time_step_rank", d.v_heads);
+    size("ssm.state_size", d.d_k);
+    size("ssm.inner_size", d.v_heads * d.d_v);
+    size("ssm.conv_kernel", d.taps);
+    size("full_attention_interval", d.interval);
+    if (b.rarely()) size("nextn_predict_layers", b.one_of<std::int64_t>({1, 0, 9, -1}));
+    if (b.rarely()) size("expert_shared_feed_forward_length", b.one_of<std::int64_t>({16, 0, -1}));
+    if (b.rarely())
+      file.set_array<std::uint32_t>(a + "attention.recurrent_layers", 4,
+                                    std::vector<std::uint32_t>(b.one_of<std::size_t>({2, 1, 3, 0}), 1));
+    if (b.below(2) == 1) file.add("blk.0.attn_norm.weight", {static_cast<std::uint64_t>(t.hidden)}, 0);
+  }
+  if (family_of_gguf(type)->experts != ExpertNames::kNone) {
     size("expert_count", t.experts);
     size("expert_used_count", t.experts_used);
     size("expert_feed_forward_length", t.ffn);

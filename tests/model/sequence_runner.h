@@ -21,7 +21,12 @@ struct SequenceRunner {
   Forward forward;
 
   SequenceRunner(const Model& m, DType kv_dtype, const CpuContext& context, std::int64_t n_pages = 64)
-      : model(m), pool(m.kv_shape(kv_dtype), n_pages * m.kv_shape(kv_dtype).blocks_per_page()), forward(m, context) {}
+      : model(m), pool(m.kv_shape(kv_dtype), blocks_of(m.kv_shape(kv_dtype), n_pages)), forward(m, context) {}
+
+  // And room for four states.
+  static std::int64_t blocks_of(const KvShape& shape, std::int64_t n_pages) {
+    return n_pages * shape.blocks_per_page() + 4 * shape.state_blocks();
+  }
 
   // Logits of every token, fed in chunks of at most `chunk` tokens; [tokens, vocab].
   std::vector<float> feed(SequenceCache& cache, std::span<const std::int32_t> tokens, std::size_t chunk) {

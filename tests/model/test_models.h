@@ -48,6 +48,10 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
     c.embedding_scale = 3.0, c.residual_scale = 0.5, c.attention_scale = 0.5, c.logit_divisor = 2.0;
   if (family.unrotated_period > 0) c.unrotated = {true, false};
   if (family.partial_rope) c.rope.rotary_dim = c.head_dim / 2;
+  if (family.delta) {
+    c.delta = {.n_k_heads = 2, .n_v_heads = 4, .d_k = 16, .d_v = 8, .taps = 4, .tiled = false, .layers = {true, false}};
+    if (c.experts.n > 0) c.experts.shared = 24;
+  }
   if (family.plain_windows) {
     c.sliding_window = 20;
     c.windowed = {true, false};
@@ -62,6 +66,13 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
 inline std::vector<Architecture> all_architectures() {
   std::vector<Architecture> all;
   for (const Family& family : families()) all.push_back(family.architecture);
+  return all;
+}
+
+// Those that devices run.
+inline std::vector<Architecture> device_architectures() {
+  std::vector<Architecture> all = all_architectures();
+  std::erase_if(all, [](Architecture a) { return family_of(a).delta; });
   return all;
 }
 

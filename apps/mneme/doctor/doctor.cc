@@ -106,14 +106,14 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
 
   const auto step = real(out.shape.step_weight_bytes);
   std::int64_t all_layers = 0;  // tokens that a step attends, over layers
-  for (std::int64_t l = 0; l < c.n_layers; ++l)
+  for (std::int64_t l = 0; l < c.n_kv_layers(); ++l)
     all_layers += c.window_of(l) > 0 ? std::min(out.context, c.window_of(l)) : out.context;
-  const std::int64_t seen = all_layers / c.n_layers;
+  const std::int64_t seen = all_layers / c.n_kv_layers();
   const auto batch = real(out.batch);
   out.decode_empty = batch * rates.all_threads / step;
   out.decode_full = batch * rates.all_threads / (step + batch * real(seen) * real(out.kv_per_token));
   const double matrices = 2.0 * real(out.parameters - (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden);
-  const double attention = 4.0 * real(c.n_layers * c.n_heads * c.head_dim) * real(seen) / 2;
+  const double attention = 4.0 * real(c.n_kv_layers() * c.n_heads * c.head_dim) * real(seen) / 2;
   out.prefill = rates.gemm(out.shape.weights) / (matrices + attention);
   return out;
 }

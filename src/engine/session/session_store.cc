@@ -57,6 +57,7 @@ std::optional<SavedReading> reading_of(const MethodState* method) {
 // Keys and values of a method that decides how prompts are read are no other method's, and it cannot go on with theirs.
 void expect_same_reading(const SessionContent& content, const Plan* plan, std::string_view file) {
   const std::string ours = plan != nullptr && plan->binds_sequence() ? recipe_text(plan->recipe) : "";
+  if (content.n_computed == 0 && !content.reading) return;  // nothing was read yet
   const std::string& theirs = content.reading ? content.reading->recipe : ours;
   if (ours == theirs && (content.reading || ours.empty())) return;
   const auto named = [](const std::string& text) { return text.empty() ? "exactly" : fmt::format("by '{}'", text); };
@@ -155,6 +156,9 @@ SessionContent content_of(const RunningModel& model, RequestId id, SessionConten
   const auto tokens = model.engine->tokens(id);
   content.identity = model.identity;
   content.tokens.assign(tokens.begin(), tokens.end());
+  // Layers with a state in place of keys and values cannot go on without it, and it is not in the file: whoever restores
+  // the session computes its tokens again.
+  if (cache.states().any()) return content;
   content.n_computed = cache.length();
   content.method = method_of(cache, model.engine->method(id));
   content.reading = reading_of(model.engine->method(id));
@@ -178,14 +182,16 @@ void write_part(const RunningModel& model, RequestId id, SessionContent content,
   const SequenceCache& cache = model.engine->cache(id);
   constexpr std::int32_t kTokens = 1024;
   std::vector<std::byte> piece;
+  content = content_of(model, id, std::move(content));
+  const std::int32_t n = content.n_computed;
   const auto kv = [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
-    for (std::int32_t at = 0; at < cache.length(); at += kTokens) {
+    for (std::int32_t at = 0; at < n; at += kTokens) {
       piece.clear();
-      append_kv(cache, layer, head, {at, std::min(at + kTokens, cache.length())}, piece);
+      append_kv(cache, layer, head, {at, std::min(at + kTokens, n)}, piece);
       out(piece);
     }
   };
-  write_session(path, content_of(model, id, std::move(content)), kv, links);
+  write_session(path, content, kv, links);
 }
 
 void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path,

@@ -31,14 +31,22 @@ class GgufCheckpoint final : public Checkpoint {
     config_ = read_gguf_config(file_);
     tokenizer_ = read_gguf_tokenizer(file_);
     pad_tokens(tokenizer_, config_.vocab, file_.file());
+    std::int64_t n_drafting = 0;
     std::optional<ThreadPool> pool;  // for files with NVFP4
     for (const GgufTensor& t : file_.tensors()) {
+      if (is_of_draft(config_, t.name)) {
+        ++n_drafting;
+        continue;
+      }
       if (t.name == "rope_freqs.weight" || t.name.starts_with("rope_factors_") || is_scale_of_nvfp4(t.name)) continue;
       const std::byte* data = t.dtype == DType::kNVFP4 ? repack_nvfp4(t, pool) : t.data.data();
       add_split(config_, {std::string(t.name), view_of_dims(data, t.dtype, t.dims, t.rank)}, tensors_);
     }
     check_weights(config_, *this, file_.file());
     metadata_ = file_.describe();
+    if (n_drafting > 0)
+      metadata_.push_back(
+          {"left out", "string", fmt::format("{} tensors of blocks that draft tokens (MTP)", n_drafting)});
     format_ = fmt::format("GGUF v{}", file_.version());
     if (mappings_.size() > 1) format_ += fmt::format(", {} parts", mappings_.size());
   }

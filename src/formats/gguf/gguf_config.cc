@@ -203,6 +203,7 @@ ExpertConfig read_experts(const Keys& keys, Architecture architecture, const Ggu
                  .n_used = keys.integer("expert_used_count"),
                  .ffn = keys.integer("expert_feed_forward_length"),
                  .normalise = file.boolean(keys.name("expert_weights_norm")).value_or(true)};
+  if (names == ExpertNames::kStackedRows) e.shared = keys.integer("expert_shared_feed_forward_length", e.ffn);
   if (names == ExpertNames::kFused) {
     e.normalise = e.biases = true;
     e.limit = file.number("mneme.expert_limit").value_or(kGptOssLimit);
@@ -239,6 +240,45 @@ void read_kinds(const Keys& keys, const GgufFile& file, ModelConfig& c) {
   c.unrotated = unrotated_by_layer(c.architecture, c.n_layers);
   if (const auto unrotated = file.integers("mneme.unrotated_layers"))
     c.unrotated.assign(unrotated->begin(), unrotated->end());
+}
+
+// Blocks that draft tokens (MTP) come behind the layers and count as blocks.
+void leave_out_drafts(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  const std::int64_t drafts = keys.integer("nextn_predict_layers", 0);
+  if (drafts == 0) return;
+  if (drafts < 0 || drafts > c.n_layers)
+    fail(ErrorKind::kFormat, "{}: '{}': expected 0 to {}, the number of blocks, found {}", file.file(),
+         keys.name("nextn_predict_layers"), c.n_layers, drafts);
+  c.n_layers -= drafts;
+  if (c.n_layers == 0 || file.find_tensor("blk.0.attn_norm.weight") == nullptr)
+    fail(ErrorKind::kUnsupported,
+         "{}: has only the blocks that draft tokens (MTP): expected the model's layers. Open the model's own file",
+         file.file());
+}
+
+void read_delta(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  DeltaConfig& d = c.delta;
+  d.n_k_heads = keys.integer("ssm.group_count");
+  d.n_v_heads = keys.integer("ssm.time_step_rank");
+  d.d_k = keys.integer("ssm.state_size");
+  const std::int64_t values = keys.integer("ssm.inner_size");
+  if (d.n_v_heads < 1 || values % d.n_v_heads != 0)
+    fail(ErrorKind::kFormat, "{}: '{}' {} is not a multiple of '{}' {}", file.file(), keys.name("ssm.inner_size"),
+         values, keys.name("ssm.time_step_rank"), d.n_v_heads);
+  d.d_v = values / d.n_v_heads;
+  d.taps = keys.integer("ssm.conv_kernel");
+  d.tiled = family_of(c.architecture).tiled_in_gguf;
+  if (const auto listed = file.integers(keys.name("attention.recurrent_layers"))) {
+    d.layers.assign(listed->begin(), listed->end());
+    // Blocks that draft tokens are listed too.
+    if (std::ssize(d.layers) > c.n_layers && c.n_layers > 0) d.layers.resize(static_cast<std::size_t>(c.n_layers));
+    return;
+  }
+  const std::int64_t interval = keys.integer("full_attention_interval", 4);
+  if (interval < 1)
+    fail(ErrorKind::kFormat, "{}: '{}': expected 1 or more, found {}", file.file(),
+         keys.name("full_attention_interval"), interval);
+  d.layers = states_by_layer(c.n_layers, interval);
 }
 
 // cos and sin are divided by the scale that the multiplier gives; without the key by 1, as in llama.cpp.
@@ -295,8 +335,10 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.experts = read_experts(keys, c.architecture, file);
   c.name = std::string(file.string("general.name").value_or(""));
   c.n_layers = keys.integer("block_count");
+  const bool delta = family_of(c.architecture).delta;
+  if (delta) leave_out_drafts(keys, file, c);
   c.hidden = keys.integer("embedding_length");
-  c.ffn = keys.per_layer("feed_forward_length");
+  c.ffn = c.experts.n > 0 && !keys.has("feed_forward_length") ? c.experts.ffn : keys.per_layer("feed_forward_length");
   c.n_heads = keys.per_layer("attention.head_count");
   c.n_kv_heads = keys.has("attention.head_count_kv") ? keys.per_layer("attention.head_count_kv") : c.n_heads;
   if (keys.has("attention.key_length")) {
@@ -329,6 +371,7 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.rope.freq_factors = read_factors(file, "rope_freqs.weight");
   if (c.architecture == Architecture::kMistral3) read_mistral3(keys, c);
   read_kinds(keys, file, c);
+  if (delta) read_delta(keys, file, c);
   check_config(c, file.file());
   return c;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -86,6 +87,27 @@ void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
   w.put(a + "expert_feed_forward_length", u32(e.ffn));
   w.put(a + "expert_weights_norm", e.normalise);
   if (e.limit != 0.0) put_f32(w, "mneme.expert_limit", e.limit);  // which has no key of its own
+  if (e.shared != 0) w.put(a + "expert_shared_feed_forward_length", u32(e.shared));
+}
+
+void put_delta(GgufWriter& w, const std::string& a, const ModelConfig& c) {
+  const DeltaConfig& d = c.delta;
+  w.put(a + "ssm.conv_kernel", u32(d.taps));
+  w.put(a + "ssm.state_size", u32(d.d_k));
+  w.put(a + "ssm.group_count", u32(d.n_k_heads));
+  w.put(a + "ssm.time_step_rank", u32(d.n_v_heads));
+  w.put(a + "ssm.inner_size", u32(d.value_width()));
+  const auto first = std::ranges::find(d.layers, false);
+  const std::int64_t interval = first - d.layers.begin() + 1;
+  w.put(a + "full_attention_interval", u32(interval));
+  if (d.layers != states_by_layer(c.n_layers, interval)) {
+    const std::vector<std::int32_t> flags(d.layers.begin(), d.layers.end());
+    w.put(a + "attention.recurrent_layers", std::span<const std::int32_t>(flags));
+  }
+  // Of the pairs that rotate, those by time, height and width: text has one position for all three. llama.cpp asks for it.
+  const auto pairs = static_cast<std::int32_t>((c.rope.rotary_dim == 0 ? c.head_dim : c.rope.rotary_dim) / 2);
+  const std::vector<std::int32_t> sections = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+  w.put(a + "rope.dimension_sections", std::span<const std::int32_t>(sections));
 }
 
 // The scale of cos and sin as a multiplier of its divisor; 1 where they have none.
@@ -118,13 +140,15 @@ struct KnownPre {
   std::vector<std::string> patterns;
 };
 
-const std::array<KnownPre, 4>& known_pres() {
+const std::array<KnownPre, 5>& known_pres() {
   static const std::string kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-  static const std::array<KnownPre, 4> kPres = {{
+  static const std::array<KnownPre, 5> kPres = {{
       {"gpt-2", {kGpt2}},
       {"smollm", {R"(\p{N})", kGpt2}},
       {"llama-bpe",
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+      {"qwen35",
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
       {"qwen2",
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
   }};
@@ -229,6 +253,7 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
   if (c.experts.n > 0) put_experts(w, a, c.experts);
+  if (c.delta.n_k_heads > 0) put_delta(w, a, c);
   put_scales(w, a, c);
   if (c.rope.truncate != truncates_yarn(c.architecture)) w.put("mneme.rope_truncate", c.rope.truncate);
   if (c.architecture == Architecture::kMistral3)

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/formats/delta_rows.h"
+#include "src/formats/family.h"
 #include "src/formats/gguf/gguf_metadata.h"
 #include "src/formats/gguf/gguf_writer.h"
 #include "src/formats/weight_names.h"
@@ -20,7 +22,8 @@ struct Job {
   std::string name;
   std::vector<const CheckpointTensor*> from;  // several: the matrices of a stack
   DType to;
-  bool reorder;  // permute rows from halves to neighbours, or back
+  bool reorder;                          // permute rows from halves to neighbours, or back
+  ValueHeads heads = ValueHeads::kNone;  // what is put in the order of GGUF's value heads
 };
 
 // Source row of output row r: within a head, row p * D/2 + i of halves is row 2 i + p of neighbours.
@@ -57,6 +60,7 @@ DType fitting(DType type, std::int64_t n) {
 class Converter {
  public:
   Converter(const Checkpoint& from, DType type) : from_(from), pairs_(gguf_rope_pairs(from.config().architecture)) {
+    if (from.config().delta.n_k_heads > 0) order_ = tiled_order(from.config().delta);
     const bool reorder = from.config().rope.pairs != pairs_;
     for_each_weight(from.config(), [&](const WeightSpec& w) {
       std::vector<const CheckpointTensor*> parts;
@@ -66,8 +70,10 @@ class Converter {
       const bool exact = w.n_in == 0 || w.role == WeightRole::kExact;
       const DType to = exact ? DType::kF32 : fitting(type, w.n_in);
       if (!exact && to != type) ++(to == DType::kBF16 ? kept_ : narrower_);
-      jobs_.push_back(
-          {w.name, std::move(parts), to, reorder && (w.role == WeightRole::kQuery || w.role == WeightRole::kKey)});
+      const bool tiles = family_of(from.config().architecture).tiled_in_gguf && !from.config().delta.tiled;
+      jobs_.push_back({w.name, std::move(parts), to,
+                       reorder && (w.role == WeightRole::kQuery || w.role == WeightRole::kKey),
+                       tiles ? w.heads : ValueHeads::kNone});
     });
   }
 
@@ -97,10 +103,13 @@ class Converter {
   void write_part(GgufWriter& writer, const CheckpointTensor& part, const Job& job) {
     const ConstTensorView& v = part.view;
     // A vector counts as one row, unless its elements are permuted.
-    if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
+    if (v.rank() == 1 && !job.reorder && job.heads == ValueHeads::kNone)
+      return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
     if (v.rank() == 1) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0), 1}}, job);
     if (v.rank() == 3) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0) * v.dim(1), v.dim(2)}}, job);
-    write_rows(writer, v, job, part.columns);
+    if (job.heads != ValueHeads::kColumns) return write_rows(writer, v, job, part.columns);
+    const std::vector<std::int32_t> columns = tiled_columns(part.columns, v.dim(1));
+    write_rows(writer, v, job, columns);
   }
 
   void write_rows(GgufWriter& writer, const ConstTensorView& v, const Job& job,
@@ -114,7 +123,8 @@ class Converter {
     for (std::int64_t begin = 0; begin < rows; begin += chunk) {
       const std::int64_t n = std::min(chunk, rows - begin);
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t r = job.reorder ? source_row(begin + i, c.head_dim, c.rope.rotary_dim, pairs_) : begin + i;
+        const std::int64_t r = job.reorder ? source_row(begin + i, c.head_dim, c.rope.rotary_dim, pairs_)
+                                           : tiled_row(begin + i, rows, job.heads);
         if (v.dtype() == job.to && columns.empty())
           std::copy_n(v.row(r), bytes, out_.data() + i * bytes);
         else
@@ -127,6 +137,26 @@ class Converter {
     }
   }
 
+  // The row that is row r of the tiled model.
+  std::int64_t tiled_row(std::int64_t r, std::int64_t n_rows, ValueHeads heads) const {
+    if (heads == ValueHeads::kNone || heads == ValueHeads::kColumns) return r;
+    const DeltaConfig& d = from_.config().delta;
+    const std::int64_t first = heads == ValueHeads::kLastRows ? 2 * d.key_width() : 0;
+    const std::int64_t width = (n_rows - first) / d.n_v_heads;
+    return r < first ? r : first + order_[(r - first) / width] * width + (r - first) % width;
+  }
+
+  // The place of each stored column in the tiled model.
+  std::vector<std::int32_t> tiled_columns(std::span<const std::int32_t> columns, std::int64_t n) const {
+    const std::int64_t width = n / std::ssize(order_);
+    std::vector<std::int32_t> places(n);
+    for (std::int64_t i = 0; i < n; ++i) places[order_[i / width] * width + i % width] = static_cast<std::int32_t>(i);
+    if (columns.empty()) return places;
+    std::vector<std::int32_t> of_stored(n);
+    for (std::int64_t j = 0; j < n; ++j) of_stored[j] = places[columns[j]];
+    return of_stored;
+  }
+
   // Values of a row whose columns are in another order, in the matrix's own.
   void restore_order(std::span<const std::int32_t> columns, float* row) {
     std::vector<float> stored(row, row + columns.size());
@@ -135,6 +165,7 @@ class Converter {
 
   const Checkpoint& from_;
   RopePairs pairs_;
+  std::vector<std::int64_t> order_;  // of value heads
   std::vector<Job> jobs_;
   std::int64_t kept_ = 0, narrower_ = 0;
   Buffer floats_, out_;

@@ -27,6 +27,11 @@ StackStride rows_of(FusedSplit fused, std::int64_t n) {
   switch (fused) {
     case FusedSplit::kNone:
     case FusedSplit::kAll:
+    case FusedSplit::kAllOutputs:
+    case FusedSplit::kFirstOutputs:
+    case FusedSplit::kSecondOutputs:
+    case FusedSplit::kQkv:
+    case FusedSplit::kZ:
       return {0, 1, n};
     case FusedSplit::kEven:
       return {0, 2, 2 * n};

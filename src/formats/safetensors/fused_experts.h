@@ -15,7 +15,7 @@ namespace mneme {
 
 // Repacks a stack to [E n_out, n_in], in MXFP4 blocks or in the tensor's own type; a matrix of biases [n_out, n_in]
 // (n_out experts) to f32.
-// Requires  weight.fused is not kNone.
+// Requires  weight.fused is kAll, kEven, kOdd, kFirstHalf or kSecondHalf.
 //
 // Errors  kFormat: a tensor missing, or of another shape or type than expected (named); rows that do not fill blocks
 RepackedMatrix repack_fused(const WeightSpec& weight, FindTensor find, std::string_view file, ThreadPool& pool);

@@ -16,6 +16,7 @@
 #include "src/base/mapped_file.h"
 #include "src/formats/family.h"
 #include "src/formats/model_name.h"
+#include "src/formats/safetensors/changed_weight.h"
 #include "src/formats/safetensors/fused_experts.h"
 #include "src/formats/safetensors/hf_gemma.h"
 #include "src/formats/safetensors/hf_model.h"
@@ -127,7 +128,7 @@ WeightFiles find_weight_files(const fs::path& folder) {
   return out;
 }
 
-// Names of the vision parts, which are left out: the text part of such a model is read.
+// Names of the vision parts and of blocks that draft tokens (MTP), which are left out: the text's layers are read.
 bool is_beside_text(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(6);
   for (const std::string_view part : {"visual.", "vision_tower.", "multi_modal_projector.", "mtp."})
@@ -162,9 +163,11 @@ class HfCheckpoint final : public Checkpoint {
       metadata_.push_back({key, value.type_name(), shown.size() < text.size() ? std::string(shown) + "..." : text});
     }
     reads_pictures_ = text_part(config.ref()).has_value();
+    leaves_out_ = reads_pictures_ || config_.delta.n_k_heads > 0;
     read_tensors(folder);
     if (n_beside_text_ > 0)
-      metadata_.push_back({"left out", "string", fmt::format("{} tensors beside the text (pictures)", n_beside_text_)});
+      metadata_.push_back(
+          {"left out", "string", fmt::format("{} tensors beside the text (pictures, MTP)", n_beside_text_)});
     check_weights(config_, *this, folder.string());
     tokenizer_ = read_hf_tokenizer(folder);
     pad_tokens(tokenizer_, config_.vocab, folder.string());
@@ -192,7 +195,7 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
                  t.name);
         }
-        if (reads_pictures_ && is_beside_text(t.name)) {
+        if (leaves_out_ && is_beside_text(t.name)) {
           ++n_beside_text_;
           continue;
         }
@@ -202,7 +205,7 @@ class HfCheckpoint final : public Checkpoint {
       }
     }
     for (const auto& [name, file] : files.place)
-      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
+      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(leaves_out_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     settle_head();
     settle_embedding_scale();
@@ -260,12 +263,6 @@ class HfCheckpoint final : public Checkpoint {
     if (scales) config_.embedding_scale = rounded_to(*dtype, config_.embedding_scale);
   }
 
-  // Folders of such families have weights of norms less 1.
-  ConstTensorView with_one(const ConstTensorView& norm) {
-    float* out = aligned_.emplace_back(static_cast<std::size_t>(norm.dim(0)) * sizeof(float)).as<float>();
-    return raise_by_one(norm, out);
-  }
-
   // Which of two ways the zero points of a gptq folder were packed, by all of its matrices.
   void settle_zero_points() {
     if (quantisation_.zeros_are_known) return;
@@ -276,7 +273,7 @@ class HfCheckpoint final : public Checkpoint {
         all.by_nibble += e.by_nibble;
         all.by_word += e.by_word;
       };
-      if (w.n_in == 0 || w.fused != FusedSplit::kNone) return;
+      if (w.n_in == 0 || (w.fused != FusedSplit::kNone && w.hf_expert.empty())) return;
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -287,16 +284,22 @@ class HfCheckpoint final : public Checkpoint {
   void rename_tensors(const fs::path& folder) {
     std::unordered_map<std::size_t, std::string> ours;
     std::unordered_set<std::size_t> parts;  // of quantised weights
-    const bool norms_from_one = family_of(config_.architecture).norms_from_one;
     ThreadPool pool(available_cpus());
     const auto add = [&](const WeightSpec& w) {
       if (repack(w, folder.string(), parts, pool)) return;
       const auto it = found_.find(w.hf_name);
       if (it == found_.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", folder.string(), w.hf_name);
-      ours.emplace(it->second, w.name);
+      if (w.change == WeightChange::kNone) {
+        ours.emplace(it->second, w.name);
+        return;
+      }
+      parts.insert(it->second);
+      ChangedWeight& changed = changed_.emplace_back(change_weight(w, file_tensors_[it->second], folder.string()));
+      tensors_.push_back({w.name, changed.view});
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
-      if (w.fused != FusedSplit::kNone) return add_fused(w, folder.string(), parts, pool);
+      const bool stacked = w.hf_expert.empty() || found_.contains(w.hf_name);
+      if (w.fused != FusedSplit::kNone && stacked) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -316,9 +319,7 @@ class HfCheckpoint final : public Checkpoint {
       if (t.rank > 4)
         fail(ErrorKind::kFormat, "{}: tensor '{}': expected a vector or a matrix, found {}", folder.string(), t.name,
              t.shape());
-      const ConstTensorView view = view_of_dims(t.data.data(), *dtype, t.dims, t.rank);
-      const bool less_one = norms_from_one && view.rank() == 1 && it->second.ends_with("norm.weight");
-      tensors_.push_back({it->second, less_one ? with_one(view) : view});
+      tensors_.push_back({it->second, view_of_dims(t.data.data(), *dtype, t.dims, t.rank)});
     }
   }
 
@@ -330,7 +331,10 @@ class HfCheckpoint final : public Checkpoint {
       parts.insert(it->second);
       return &file_tensors_[it->second];
     };
-    repacked_.push_back(repack_fused(w, find, folder, pool));
+    if (!w.hf_expert.empty()) return add_expert_views(w, find, folder, tensors_);
+    const bool by_key_head = w.fused == FusedSplit::kQkv || w.fused == FusedSplit::kZ;
+    repacked_.push_back(by_key_head ? gather_rows(quantisation_, config_.delta, w, find, folder, pool)
+                                    : repack_fused(w, find, folder, pool));
     const RepackedMatrix& m = repacked_.back();
     const ConstTensorView view = w.n_experts > 0
                                      ? ConstTensorView(m.blocks.data(), m.dtype, {w.n_experts, w.n_out, w.n_in})
@@ -364,9 +368,11 @@ class HfCheckpoint final : public Checkpoint {
   ModelConfig config_;
   QuantConfig quantisation_;
   bool reads_pictures_ = false;
+  bool leaves_out_ = false;                               // there may be tensors that are not read
   std::int64_t n_beside_text_ = 0;                        // tensors left out
   const SafetensorsTensor* repeats_embedding_ = nullptr;  // a tied head, in file_tensors_
   std::deque<Buffer> aligned_;                            // copies of tensors at odd addresses
+  std::deque<ChangedWeight> changed_;                     // vectors that tensors_ views
   std::deque<RepackedMatrix> repacked_;                   // matrices that tensors_ views
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;

@@ -304,7 +304,7 @@ ExpertConfig read_gpt_oss_experts(const JsonRef& config) {
 }
 
 // Every layer has the experts.
-ExpertConfig read_experts(const JsonRef& config) {
+ExpertConfig read_experts(const JsonRef& config, ExpertNames names) {
   if (const auto dense = config.find("mlp_only_layers"); dense && !dense->elements().empty())
     fail(ErrorKind::kUnsupported, "{}: mlp_only_layers: layers without experts among others with them", config.file());
   if (const std::int64_t step = config.integer("decoder_sparse_step", 1); step != 1)
@@ -312,10 +312,36 @@ ExpertConfig read_experts(const JsonRef& config) {
   expect_same(config, "num_local_experts", "num_experts");
   expect_same(config, "num_experts_per_tok", "experts_per_token");
   const char* count = config.find("num_local_experts") ? "num_local_experts" : "num_experts";
+  const bool shares = names == ExpertNames::kStackedRows;  // which is also when an expert is shared by all rows
   return {.n = config.at(count).integer(),
           .n_used = config.at("num_experts_per_tok").integer(),
           .ffn = config.at("moe_intermediate_size").integer(),
-          .normalise = config.boolean("norm_topk_prob", false)};
+          .normalise = config.boolean("norm_topk_prob", shares),
+          .shared = shares ? config.integer("shared_expert_intermediate_size", 512) : 0};
+}
+
+// Gated DeltaNet: its sizes, and which layers have it.
+void read_delta(const JsonRef& config, ModelConfig& c) {
+  DeltaConfig& d = c.delta;
+  d.n_k_heads = config.integer("linear_num_key_heads", 16);
+  d.n_v_heads = config.integer("linear_num_value_heads", 32);
+  d.d_k = config.integer("linear_key_head_dim", 128);
+  d.d_v = config.integer("linear_value_head_dim", 128);
+  d.taps = config.integer("linear_conv_kernel_dim", 4);
+  if (!config.boolean("attn_output_gate", true))
+    fail(ErrorKind::kUnsupported, "{}: attn_output_gate false: expected true, or no such key", config.file());
+  if (const auto types = config.find("layer_types")) {
+    for (const JsonRef& type : types->elements()) {
+      if (type.string() != "linear_attention" && type.string() != "full_attention")
+        fail(ErrorKind::kUnsupported, "{}: {} '{}': expected linear_attention or full_attention", config.file(),
+             type.path(), type.string());
+      d.layers.push_back(type.string() == "linear_attention");
+    }
+    return;
+  }
+  const std::int64_t interval = config.integer("full_attention_interval", 4);
+  if (interval < 1) config.at("full_attention_interval").wrong("1 or more");
+  d.layers = states_by_layer(c.n_layers, interval);
 }
 
 // Source  transformers 5.24: the section and the original length are those of RoPE.
@@ -354,8 +380,10 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   refuse_unknown(config, c.architecture);
   c.n_layers = config.at("num_hidden_layers").integer();
   c.hidden = config.at("hidden_size").integer();
-  c.ffn = config.at("intermediate_size").integer();
   const Family& family = family_of(c.architecture);
+  const bool rows = family.experts == ExpertNames::kStackedRows;  // no layer is dense
+  c.ffn =
+      config.at(rows && !config.find("intermediate_size") ? "moe_intermediate_size" : "intermediate_size").integer();
   c.n_heads = size_of(config, "num_attention_heads", family.hf.heads);
   c.n_kv_heads = config.integer("num_key_value_heads", family.hf.kv_heads == 0 ? c.n_heads : family.hf.kv_heads);
   c.vocab = size_of(config, "vocab_size", family.hf.vocab);
@@ -366,15 +394,18 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   // A model that reads pictures has the flag at the top level, true by default. HfCheckpoint prefers a head of other
   // values where the folder has one.
   const bool pictures = text_part(whole).has_value();
-  c.tied_embeddings = whole.boolean("tie_word_embeddings", pictures || family.hf.tied_embeddings);
+  const bool tied = pictures || family.hf.tied_embeddings;
+  c.tied_embeddings = family.delta ? config.boolean("tie_word_embeddings", whole.boolean("tie_word_embeddings", false))
+                                   : whole.boolean("tie_word_embeddings", tied);
   set_family_fields(c);
   if (family.bias_key) c.qkv_bias = config.boolean("attention_bias", family.qkv_bias);
   set_usual_scales(c);
   if (family.multipliers) read_multipliers(config, c);
   if (c.architecture == Architecture::kGemma3) read_gemma3(config, c);
   const bool stacked = family.experts == ExpertNames::kStacked;
-  if (family.experts == ExpertNames::kOneByOne || stacked) c.experts = read_experts(config);
-  c.experts.normalise = c.experts.normalise || stacked;
+  if (family.experts == ExpertNames::kOneByOne || stacked || rows) c.experts = read_experts(config, family.experts);
+  c.experts.normalise = c.experts.normalise || stacked || c.architecture == Architecture::kQwen35Moe;
+  if (family.delta) read_delta(config, c);
   if (family.experts == ExpertNames::kFused) c.experts = read_gpt_oss_experts(config);
   c.unrotated = read_unrotated(config, c);
   if (c.architecture == Architecture::kMistral3) read_temperature(config, c);

@@ -47,14 +47,4 @@ double rounded_to(DType dtype, double value) {
                                 : single;
 }
 
-ConstTensorView raise_by_one(const ConstTensorView& v, float* out) {
-  for (std::int64_t i = 0; i < v.dim(0); ++i) {
-    const float stored = v.dtype() == DType::kBF16  ? static_cast<float>(v.row_as<bf16>(0)[i])
-                         : v.dtype() == DType::kF16 ? static_cast<float>(v.row_as<f16>(0)[i])
-                                                    : v.row_as<float>(0)[i];
-    out[i] = stored + 1.0f;
-  }
-  return view_of(static_cast<const float*>(out), {v.dim(0)});
-}
-
 }  // namespace mneme

@@ -3,7 +3,7 @@
 
 #include "src/formats/json.h"
 #include "src/formats/model_config.h"
-#include "src/tensor/view.h"
+#include "src/tensor/dtype.h"
 
 namespace mneme {
 
@@ -14,7 +14,5 @@ void read_gemma3(const JsonRef& config, ModelConfig& c);
 
 // A number in the type of the weights.   Requires  dtype bf16, f16 or f32
 double rounded_to(DType dtype, double value);
-// out [n] = v + 1, and a view of it   v [n] bf16, f16 or f32
-ConstTensorView raise_by_one(const ConstTensorView& v, float* out);
 
 }  // namespace mneme

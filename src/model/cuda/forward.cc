@@ -125,6 +125,7 @@ struct CudaForward::Impl {
   void few(const AttentionPlan& block, const SkinnyPass& p);
   void few(const MlpPlan&, const SkinnyPass& p);
   void few(const ExpertsPlan&, const SkinnyPass& p);
+  void few(const DeltaPlan&, const SkinnyPass&) { refuse_delta(); }
   void launch_many(std::int32_t n, const StepArrays& rows, bool decode_only);
   void layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, const CudaContext& context);
   void many(const AttentionPlan& block, const WidePass& p);
@@ -138,6 +139,8 @@ struct CudaForward::Impl {
   // buffers: without the rows of the residual stream
   void run_experts(const ExpertsPass& p, CudaExperts::Buffers buffers);
   void expect_invariant(const ForwardInput& input, bool of_prompt) const;
+  void many(const DeltaPlan&, const WidePass&) { refuse_delta(); }
+  [[noreturn]] static void refuse_delta() { MNEME_CHECK(false, "linear attention on a device: the engine refuses it"); }
   // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
   void input_many(const float* norm, std::int32_t n, const CudaContext& context);
   // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).

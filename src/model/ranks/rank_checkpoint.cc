@@ -146,6 +146,16 @@ class StageCheckpoint final : public PartOfCheckpoint {
 
 }  // namespace
 
+namespace {
+
+void expect_no_states(const ModelConfig& c, const char* option, int size) {
+  if (c.delta.n_k_heads > 0)
+    fail(ErrorKind::kUnsupported,
+         "{} {}: layers with linear attention are not shared out; run the model in one process", option, size);
+}
+
+}  // namespace
+
 ModelConfig rank_config(ModelConfig c, int size) {
   const auto share = [size](std::int64_t& n, std::string_view what) {
     if (n % size != 0)
@@ -153,6 +163,7 @@ ModelConfig rank_config(ModelConfig c, int size) {
            what);
     n /= size;
   };
+  expect_no_states(c, "--tensor-parallel-size", size);
   if (c.qk_norm_all)
     fail(ErrorKind::kUnsupported,
          "--tensor-parallel-size {}: q and k are normed over all heads together, which are on {} ranks: expected a "
@@ -179,6 +190,7 @@ RankRange stage_layers(std::int64_t n_layers, int stage, int n_stages) {
 }
 
 ModelConfig stage_config(ModelConfig c, int stage, int n_stages) {
+  expect_no_states(c, "--pipeline-parallel-size", n_stages);
   if (c.n_layers < n_stages)
     fail(ErrorKind::kOption, "--pipeline-parallel-size {}: the model has {} layers", n_stages, c.n_layers);
   const RankRange layers = stage_layers(c.n_layers, stage, n_stages);

@@ -13,6 +13,9 @@ constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+    R"(|\s+(?!\S)|\s+)";
 constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
                                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -31,13 +34,14 @@ constexpr const char* kGpt4o =
 constexpr const char* kGpt2NoLastSpace = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
 
 // Names as llama.cpp's converter writes them to `tokenizer.ggml.pre`; only those whose patterns are certain. The
-// patterns of gpt-2, llama, qwen2, tekken and gpt-4o are from the models' tokenizer.json.
+// patterns of gpt-2, llama, qwen2, qwen35, tekken and gpt-4o are from the models' tokenizer.json.
 const std::vector<PretokenizerPreset>& presets() {
   static const std::vector<PretokenizerPreset> table = {
       {{"gpt-2", "phi-2", "mpt", "olmo", "jina-es", "jina-de", "roberta-bpe"}, {kGpt2}},
       {{"llama-bpe", "llama3", "llama-v3", "falcon3", "glm4"}, {kLlama3}, true},
       {{"dbrx", "smaug-bpe", "chatglm-bpe"}, {kLlama3}},
       {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2}},
+      {{"qwen35"}, {kQwen35}},
       {{"seed-coder"}, {kSeed}},
       {{"hunyuan-dense"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepSeek3}},
       {{"tekken"}, {kTekken}, true},

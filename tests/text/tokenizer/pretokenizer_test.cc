@@ -35,6 +35,12 @@ TEST(Pretokenizer, Qwen2TakesOneDigit) {
   EXPECT_EQ(split_as("qwen2", "a 123 $é日"), (Pieces{"a", " ", "1", "2", "3", " $", "é日"}));
 }
 
+// Marks go with letters: the second piece is an e and a combining accent.
+TEST(Pretokenizer, Qwen35KeepsMarksWithLetters) {
+  EXPECT_EQ(split_as("qwen35", "a 12 e\u0301t"), (Pieces{"a", " ", "1", "2", " e\u0301t"}));
+  EXPECT_EQ(split_as("qwen2", "e\u0301t"), (Pieces{"e", "\u0301t"}));
+}
+
 TEST(Pretokenizer, TekkenCutsAtCapitals) {
   EXPECT_EQ(split_as("tekken", "HelloWorld ABCd/"), (Pieces{"Hello", "World", " ABCd", "/"}));
   EXPECT_EQ(split_as("gpt-4o", "HelloWorld I'll 12345 a/\n"),
