@@ -13,6 +13,8 @@ set(MNEME_ROOMS
   src/kv                    # layout of keys and values, page pool, page tables, a sequence's cache
   src/selection/pool        # scores of a group's query heads to one score per KV head
   src/offload               # device cache of host pages: slots, resolve, recall
+  src/selection/gate        # whether a KV head keeps the selection that it has
+  src/kv/append             # new tokens of a step on the device: norm, RoPE, store
   src/ops/norm_rope         # norms, activations, RoPE, rotated keys
   src/ops/recurrent         # layers with a state of one size: Gated DeltaNet
   src/ops/experts           # mixtures of experts on the device: routing, grouped GEMM
@@ -35,6 +37,7 @@ set(MNEME_ROOMS
   src/text/answer           # what answers look like; thoughts, text and calls of an answer as it is written
   src/text/constraint       # the interface of constraints on tokens; the vocabulary as a trie
   src/text/grammar          # JSON and JSON schemas as constraints on tokens
+  src/text/answer_grammar   # an answer of a format as a constraint on tokens: free text, then valid calls
   src/recipes               # methods as data: one file a method, registry, compile, override
   src/methods               # a method at run time on the CPU: decode, windows, drops, state, statistics
   src/model                 # weights and the forward pass

@@ -170,6 +170,22 @@ HYBRID_EXPERTS = {"second expert": {"num_experts_per_tok": 1}, "router": without
 QWEN3_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1,
                     deepstack_visual_indexes=[0], num_position_embeddings=4)
 QWEN2_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2, in_channels=1)
+def gemma3_rope(full, windows=PLAIN_ROPE):
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": windows}}
+
+
+def unscaled_embeddings(state):
+    """Gemma's embeddings are multiplied by sqrt(hidden), the tied head is not."""
+    scale = state["model.norm.weight"].shape[0] ** 0.5
+    return {**state, "model.embed_tokens.weight": state["model.embed_tokens.weight"].float() / scale,
+            "model.norm.weight": (1 + state["model.norm.weight"].float()) * scale - 1}
+
+
+def norms_less_one(state):
+    return {k: v.float() - 1 if k.endswith("norm.weight") else v for k, v in state.items()}
+
+
+GEMMA3_ROPE = {"rope_type": "linear", "rope_theta": 400.0, "factor": 4.0}
 CASES = {
     "llama-f32": case("Llama", "float32", n_tokens=72, drop={},
                       num_attention_heads=2, num_key_value_heads=2, head_dim=16),
@@ -293,6 +309,23 @@ CASES = {
                           drop={"theta": rope(HUNYUAN_ROPE, rope_theta=150.0), "alpha": rope(HUNYUAN_ROPE, alpha=1.0),
                                 "q norm": without("query_layernorm.weight", 1), "k norm": without("key_layernorm.weight", 1)},
                           num_attention_heads=6, num_key_value_heads=2, head_dim=16, rope_parameters=HUNYUAN_ROPE),
+    # Layer 5 is full.
+    "gemma3": case("Gemma3", "float32", n_tokens=100, tie_word_embeddings=True,
+                   drop={"theta": gemma3_rope({**GEMMA3_ROPE, "rope_theta": 900.0}),
+                         "theta of windows": gemma3_rope(GEMMA3_ROPE, {**PLAIN_ROPE, "rope_theta": 400.0}),
+                         "scaling": gemma3_rope({**GEMMA3_ROPE, "rope_type": "default"}),
+                         "scaling of full layers alone": gemma3_rope(GEMMA3_ROPE, {**PLAIN_ROPE, "rope_type": "linear", "factor": 4.0}),
+                         "window + 1": {"sliding_window": 17}, "sixth layer full": {"layer_types": ["sliding_attention"] * 7},
+                         "q norm": without("q_norm.weight", 0), "k norm": without("k_norm.weight", 0),
+                         "norm behind attention": without("post_attention_layernorm.weight", 0),
+                         "norm before the MLP": without("pre_feedforward_layernorm.weight", 0),
+                         "norm behind the MLP": without("post_feedforward_layernorm.weight", 0),
+                         "1 + w": norms_less_one, "scale of embeddings": unscaled_embeddings,
+                         "scale of queries": {"query_pre_attn_scalar": 16}, "GELU": {"hidden_activation": "silu"},
+                         "cap of logits": {"final_logit_softcapping": None}},
+                   num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=16,
+                   query_pre_attn_scalar=5, final_logit_softcapping=4.0, pad_token_id=0, hidden_activation="gelu_pytorch_tanh",
+                   **gemma3_rope(GEMMA3_ROPE)),
     "qwen3-5": case("Qwen3_5", "float32", n_tokens=100, vision=QWEN3_VISION, tie_word_embeddings=True, drop={**HYBRID_DROP, **HYBRID_PARTS}, **HYBRID,
                     linear_num_value_heads=6, rope_parameters={**HYBRID_ROPE, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
     "qwen3-5-moe": case("Qwen3_5Moe", "float32", n_tokens=100, vision=QWEN3_VISION,
@@ -310,7 +343,8 @@ def make_config(c, **changes):
     fields = {**c["config"], **changes}
     if c["vision"]:
         fields = dict(text_config=fields, vision_config=c["vision"], tie_word_embeddings=fields["tie_word_embeddings"])
-    config = getattr(transformers, c["arch"] + "Config")(**fields)
+    text_only = "Text" if c["arch"].startswith("Gemma") and not c["vision"] else ""
+    config = getattr(transformers, c["arch"] + text_only + "Config")(**fields)
     for part in [config, config.text_config] if c["vision"] else [config]:
         part._attn_implementation = "golden"
         part._experts_implementation = "eager"
@@ -321,7 +355,7 @@ def model_class(c):
     return getattr(transformers, c["arch"] + ("ForConditionalGeneration" if c["vision"] else "ForCausalLM"))
 
 
-FROM_ONE = {"Qwen3_5", "Qwen3_5Moe", "Qwen3Next"}  # whose norms multiply by 1 + weight
+FROM_ONE = {"Gemma3", "Qwen3_5", "Qwen3_5Moe", "Qwen3Next"}  # whose norms multiply by 1 + weight
 
 
 def random_state(c, seed):

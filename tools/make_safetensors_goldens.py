@@ -6,7 +6,7 @@ Needs  pip install numpy==2.4.6; with torch and compressed-tensors its own packi
 Usage  tools/make_safetensors_goldens.py [--out FOLDER]
 
 Codes, scales and zero points are random. The values are the formula of the format in float32, rounded once: every factor but the scale of
-fp8 and int8 has so few bits that there is nothing to round. The JSON lists the cases: `config` is a quantization_config, `type` what the
+fp8 and int8 has so few bits that there is nothing to round; of nvfp4 the scale is rounded before the value. The JSON lists the cases: `config` is a quantization_config, `type` what the
 repacked matrix must be, `rows` the rows whose values CASE.truth [rows, k] holds. A block of fp8 with a NaN is NaN throughout.
 """
 import argparse
@@ -80,6 +80,9 @@ def pack_awq(codes):
 def spread(grid, block, n, k):
     """Entries of a grid of blocks for every element of [n, k]."""
     return np.repeat(np.repeat(grid, block[0], 0), block[1], 1)[:n, :k]
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 class Goldens:
@@ -176,6 +179,19 @@ class Goldens:
         truth = ((codes - np.repeat(zeros, group, 0)).astype(np.float32) * np.repeat(values, group, 0)).T
         self.add(name, config, "int4", {"qweight": pack_awq(codes), "qzeros": pack_awq(zeros), "scales": stored}, truth)
 
+    def nvfp4(self, name, config, global_scale, divides):
+        n, k = 16, 192
+        codes, steps = rng.integers(0, 16, (n, k)), rng.integers(0, 127, (n, k // 16)).astype(np.uint8)
+        steps[0, :4] = (0, 1, 7, 126)  # zero, subnormal, subnormal, the largest
+        factor = np.float32(global_scale)
+        grid = e4m3(steps) / factor if divides else e4m3(steps) * factor
+        truth = E2M1[codes] * spread(grid, (1, 16), n, k)
+        packed = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+        weight, whole = ("weight_packed", "weight_global_scale") if divides else ("weight", "weight_scale_2")
+        stored = factor.reshape(1) if divides else factor.reshape(())
+        self.add(name, config, "nvfp4", {weight: packed, "weight_scale": Bits(steps, "F8_E4M3"), whole: stored}, truth)
+        return packed, steps, truth, factor
+
     def write(self, folder):
         header, data = {}, b""
         for name, tensor in sorted(self.tensors.items(), key=lambda item: -alignment(item[1])):
@@ -194,7 +210,8 @@ def alignment(tensor):
 
 
 def compressed(kind, bits, strategy, **weights):
-    form = {("float", 8): "float-quantized", ("int", 8): "int-quantized", ("int", 4): "pack-quantized"}[kind, bits]
+    form = {("float", 8): "float-quantized", ("int", 8): "int-quantized", ("int", 4): "pack-quantized",
+            ("float", 4): "nvfp4-pack-quantized"}[kind, bits]
     if strategy == "group":
         form = "pack-quantized"
     group = {"targets": ["Linear"], "input_activations": None,
@@ -224,6 +241,23 @@ def check_against_compressed_tensors(codes, zeros, tensors):
     print("the same words as compressed-tensors packs")
 
 
+def check_nvfp4_against_compressed_tensors(packed, steps, truth, factor):
+    try:
+        import torch
+        from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    except ImportError:
+        try:
+            from compressed_tensors.compressors.quantized_compressors.nvfp4_quantized import unpack_fp4_from_uint8
+        except ImportError as e:
+            print("compressed-tensors is not there; its nvfp4 is not compared:", e)
+            return
+    n, half = packed.shape
+    values = unpack_fp4_from_uint8(torch.from_numpy(packed), n, 2 * half, dtype=torch.float32).numpy()
+    scale = torch.from_numpy(steps).view(torch.float8_e4m3fn).to(torch.float32).numpy() / factor
+    assert (values * np.repeat(scale, 16, 1) == truth).all()
+    print("the same values as compressed-tensors unpacks")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
@@ -242,6 +276,9 @@ def main():
     goldens.gptq("gptq_act_order", "int4", 32, act_order=True)
     goldens.awq("awq", 128)
     goldens.awq("awq_32", 32)
+    nvfp4 = compressed("float", 4, "tensor_group", group_size=16)
+    check_nvfp4_against_compressed_tensors(*goldens.nvfp4("ct_nvfp4", nvfp4, 2688 / 0.37, divides=True))
+    goldens.nvfp4("modelopt_nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, 0.37 / 2688, divides=False)
     out.mkdir(parents=True, exist_ok=True)
     goldens.write(out)
 

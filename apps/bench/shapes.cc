@@ -12,7 +12,7 @@
 namespace mneme {
 namespace {
 
-struct Row {
+struct NamedShape {
   const char* name;
   const char* family;
   std::int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab, context;
@@ -23,7 +23,7 @@ struct Row {
 
 // clang-format off
 constexpr const char *L = "llama", *M = "mistral", *Q2 = "qwen2", *Q3 = "qwen3", *QM = "qwen3_moe", *GO = "gpt_oss";
-constexpr Row kRows[] = {
+constexpr NamedShape kRows[] = {
     //                       layers hidden   ffn heads kv  D   vocab context     theta    eps   tied scaling
     {"tiny-16l",       L,      16,   256,   768,   8,  2,  32,   4096, 131072,  500000, 1e-5,  true, 0},
     {"qwen2.5-0.5b",   Q2,     24,   896,  4864,  14,  2,  64, 151936,  32768, 1000000, 1e-6,  true, 0},
@@ -52,7 +52,7 @@ void add_gpt_oss(ModelConfig& c) {
   c.rope.truncate = false;
 }
 
-ModelConfig config_of(const Row& r) {
+ModelConfig config_of(const NamedShape& r) {
   ModelConfig c;
   c.architecture = family_of_hf(r.family)->architecture;
   set_family_fields(c);
@@ -83,7 +83,7 @@ ModelConfig config_of(const Row& r) {
 std::span<const ModelConfig> bench_shapes() {
   static const std::vector<ModelConfig> shapes = [] {
     std::vector<ModelConfig> all;
-    for (const Row& row : kRows) all.push_back(config_of(row));
+    for (const NamedShape& row : kRows) all.push_back(config_of(row));
     return all;
   }();
   return shapes;

@@ -9,8 +9,8 @@
 #include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/methods/decode_attention.h"
-#include "src/methods/gate.h"
 #include "src/recipes/override.h"
+#include "src/selection/gate/gate.h"
 
 namespace mneme::eval {
 

@@ -78,14 +78,14 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
   return cells;
 }
 
-using Row = std::vector<std::string>;
+using Cells = std::vector<std::string>;
 
-std::string markdown_table(const Row& head, const std::vector<Row>& rows, std::size_t fixed) {
+std::string markdown_table(const Cells& head, const std::vector<Cells>& rows, std::size_t fixed) {
   std::string out, rule;
   const auto reported = [&](std::size_t i) {
-    return i < fixed || std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r[i] != "-"; });
+    return i < fixed || std::any_of(rows.begin(), rows.end(), [&](const Cells& r) { return r[i] != "-"; });
   };
-  const auto add = [&](const Row& cells) {
+  const auto add = [&](const Cells& cells) {
     out += "|";
     for (std::size_t i = 0; i < cells.size(); ++i)
       if (reported(i)) out += " " + cells[i] + " |";
@@ -94,13 +94,13 @@ std::string markdown_table(const Row& head, const std::vector<Row>& rows, std::s
   add(head);
   for (std::size_t i = 0; i < head.size(); ++i) rule += reported(i) ? "---|" : "";
   out += "|" + rule + "\n";
-  for (const Row& row : rows) add(row);
+  for (const Cells& row : rows) add(row);
   return out;
 }
 
 namespace {
 
-Row cells_of(const CellSummary& c) {
+Cells cells_of(const CellSummary& c) {
   const MethodCost& k = c.cost;
   const auto audits = real(std::max<std::int64_t>(k.audit.samples, 1));
   const auto audited = [&](double sum) {
@@ -128,18 +128,18 @@ Row cells_of(const CellSummary& c) {
 }  // namespace
 
 std::string table(const std::vector<CellSummary>& cells) {
-  const Row head = {"task",     "length", "method",   "exact %",          "against full", "perplexity",
-                    "budget",   "kept %", "KiB/step", "corrected %",      "reselected %", "turnover %",
-                    "recall %", "mass %", "error %",  "rank correlation", "tokens/s"};
-  std::vector<Row> rows;
+  const Cells head = {"task",     "length", "method",   "exact %",          "against full", "perplexity",
+                      "budget",   "kept %", "KiB/step", "corrected %",      "reselected %", "turnover %",
+                      "recall %", "mass %", "error %",  "rank correlation", "tokens/s"};
+  std::vector<Cells> rows;
   for (const CellSummary& c : cells) rows.push_back(cells_of(c));
   return markdown_table(head, rows, 3);
 }
 
 // A row a layer, a column a method: models have more layers than a comparison has methods.
 std::string perplexity_table(const std::vector<CellSummary>& cells) {
-  Row head = {"perplexity of scores, % of even ones"};
-  std::vector<Row> rows;
+  Cells head = {"perplexity of scores, % of even ones"};
+  std::vector<Cells> rows;
   for (const CellSummary& c : cells) {
     if (c.cost.scored.empty()) continue;
     while (rows.size() < c.cost.scored.size()) {

@@ -223,7 +223,7 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
                  const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done) {
   if (task == kPerplexity) return run_perplexity(length, sample_number, prose, methods, done);
   const bool stream = task == kStream;
-  const TaskRow& row = find_task(stream ? "number" : task);
+  const TaskEntry& row = find_task(stream ? "number" : task);
   const Sample sample = make_sample(row, prose, length, options_.seed, sample_number, TokenizerCounter(tokenizer_));
   MNEME_CHECK(!sample.questions.empty(), "task {} made no question", task);
   const std::vector<std::int32_t> document =

@@ -10,7 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/ratio.h"
 #include "src/methods/decode_attention.h"
-#include "src/methods/gate.h"
+#include "src/selection/gate/gate.h"
 #include "src/selection/index/box.h"
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/topk/topk.h"

@@ -75,7 +75,7 @@ int convert(ConvertOptions options) {
 void add_convert(CLI::App& app, int& code) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command = app.add_subcommand("convert", "Convert a model to a GGUF file, with weights of another type");
-  command->add_option("from", options->from.path, "Hugging Face folder or GGUF file (not with -hf)");
+  command->add_option("from,-m,--model", options->from.path, "Hugging Face folder or GGUF file (not with -hf)");
   command->add_option("to", options->to, "The GGUF file to write (required)");
   add_hf_option(*command, options->from);
   command

@@ -93,6 +93,8 @@ void add_kinds(const ModelConfig& c, Json& out) {
   if (c.residual_scale != 1.0) out["residual_scale"] = spelled(c.residual_scale);
   if (c.attention_scale != 0.0) out["attention_scale"] = spelled(c.attention_scale);
   if (c.logit_divisor != 1.0) out["logit_divisor"] = spelled(c.logit_divisor);
+  if (c.logit_cap != 0.0) out["logit_cap"] = spelled(c.logit_cap);
+  if (c.window_theta != 0.0) out["rope_base_of_windows"] = spelled(c.window_theta);
 }
 
 Json describe_experts(const ExpertConfig& e) {
@@ -271,7 +273,7 @@ void add_inspect(CLI::App& app, int& code) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command =
       app.add_subcommand("inspect", "Show what a checkpoint holds: model, tokenizer, tensors, metadata");
-  command->add_option("file", options->model.path, "GGUF file or Hugging Face folder");
+  command->add_option("file,-m,--model", options->model.path, "GGUF file or Hugging Face folder");
   add_hf_option(*command, options->model);
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
   command->add_flag("--tensors", options->tensors, "List every tensor: name, type, shape, bytes");

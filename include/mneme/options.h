@@ -143,8 +143,8 @@ inline constexpr int kAutoGpuLayers = -1;
 
 struct EngineOptions {
   Device device = Device::kCpu;
-  // On a device, the first layers whose weights lie in its memory; those of the others lie in host memory, and every step
-  // reads them over the link.
+  // On a device, the number of first layers whose weights are in its memory. Those of the others are in host memory, and
+  // every step reads them over the link.
   int gpu_layers = kAutoGpuLayers;
   KvResidency kv_store = KvResidency::kAuto;
   KvDtype kv_cache_dtype = KvDtype::kBf16;

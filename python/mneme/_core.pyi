@@ -102,7 +102,7 @@ class KvMethodStats:
 
     @property
     def kv_bytes_per_step(self) -> float:
-        """Bytes of keys and values that attention read a step."""
+        """Bytes of KV cache that attention read a step."""
 
     @property
     def index_bytes_per_step(self) -> float:

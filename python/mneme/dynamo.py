@@ -57,7 +57,7 @@ class Worker(LLMEngine):  # type: ignore[misc]
         parser.add_argument("--threads", type=int, default=0)
         parser.add_argument("--kv-admission", default="reserve", help="reserve or forecast")
         parser.add_argument("--inter-token-ms", type=float, default=0.0)
-        parser.add_argument("--kv-disk", help="a folder for keys and values, of this worker alone")
+        parser.add_argument("--kv-disk", help="a folder for the KV cache, of this worker alone")
         a = parser.parse_args(argv)
         names = "device kv max_model_len max_num_seqs threads kv_admission inter_token_ms kv_disk"
         options = {k: getattr(a, k) for k in names.split()}

@@ -81,11 +81,11 @@ class LLM:
         Args:
             model: a .gguf file, or a Hugging Face folder.
             device: where the model computes.
-            gpu_layers: with device="cuda": the first layers, whose weights lie in its memory; every step reads those of
-                the others over the link; "auto": as many as fit.
+            gpu_layers: with device="cuda": the number of first layers whose weights are in its memory; every step reads
+                those of the others over the link; "auto": as many as fit.
             max_model_len: longest sequence, tokens; 0: what the model was made for.
             kv: how requests attend that name no recipe of their own; "auto": full attention, and the method "mneme"
-                where device="cuda" keeps keys and values in the host's memory.
+                where device="cuda" keeps the KV cache in the host's memory.
             kv_cache_dtype: type of the KV cache; "int8" and "fp8" take half the memory.
             kv_store: where to store the KV cache with device="cuda".
             kv_memory_bytes: size of the KV cache of all sequences; 0: half of the free memory at most.

@@ -36,7 +36,7 @@ void bind_stats(nb::module_& m) {
       .def_ro("error", &S::Audit::error, "Relative L2 error of the attention output.");
   nb::class_<S>(m, "KvMethodStats", "What the KV method did for an answer.")
       .def_ro("layers", &S::layers, "Empty under full attention.")
-      .def_ro("kv_bytes_per_step", &S::kv_bytes_per_step, "Bytes of keys and values that attention read a step.")
+      .def_ro("kv_bytes_per_step", &S::kv_bytes_per_step, "Bytes of KV cache that attention read a step.")
       .def_ro("index_bytes_per_step", &S::index_bytes_per_step, "Bytes of the index that selection read a step.")
       .def_ro("kv_bytes_read", &S::kv_bytes_read, "By attention, all steps, bytes.")
       .def_ro("index_bytes", &S::index_bytes, "Held, bytes.")

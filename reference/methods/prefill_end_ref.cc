@@ -42,7 +42,7 @@ std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whol
   return p;
 }
 
-void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
+void ReferencePrefillEnd::see(const SequenceCache& whole, const Queries& rows) {
   if (plan_->observed_rows == 0 || !plan_->compressed(layer_)) return;
   const std::int32_t n_heads = plan_->shape.n_heads, group = plan_->shape.group();
   for (std::int32_t i = 0; i < rows.n_rows; ++i) {

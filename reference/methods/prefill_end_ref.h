@@ -18,7 +18,7 @@ class ReferencePrefillEnd {
   ReferencePrefillEnd(std::shared_ptr<const Plan> plan, std::int32_t layer)
       : plan_(std::move(plan)), layer_(layer), heads_(plan_->shape.n_kv_heads) {}
 
-  struct Rows {
+  struct Queries {
     const float* q = nullptr;  // [n_rows, n_heads, D]
     std::int32_t n_rows = 0;
     bool decodes = false;
@@ -38,7 +38,7 @@ class ReferencePrefillEnd {
   };
 
   // Requires  `whole` stores every token of the sequence, those of the rows last.
-  void see(const SequenceCache& whole, const Rows& rows);
+  void see(const SequenceCache& whole, const Queries& rows);
   // Where layers share a budget by preference: after all of them have seen a pass, drops what they decided together.
   static void share_layers(std::span<ReferencePrefillEnd> layers);
   const std::vector<Head>& heads() const { return heads_; }
@@ -69,11 +69,11 @@ class ReferencePrefillEnd {
   bool deferred_ = false;
   double preference_ = 0;
   std::int32_t prompt_end_ = 0;
-  struct SeenRow {
+  struct SeenQuery {
     std::int32_t position;
     std::vector<float> q;
   };
-  std::vector<SeenRow> prefill_;
+  std::vector<SeenQuery> prefill_;
   std::int32_t budget_ = 0;
 };
 

@@ -3,7 +3,7 @@
 
 namespace mneme {
 
-void row_moments_ref(const RowBlock& rows, float* mean, float* m2) {
+void row_moments_ref(const ChannelBlock& rows, float* mean, float* m2) {
   for (std::int64_t c = rows.begin; c < rows.end; ++c) {
     double sum = 0, square = 0;
     for (std::int64_t i = 0; i < rows.n; ++i) sum += rows.x[i * rows.stride + c];
@@ -17,7 +17,7 @@ void row_moments_ref(const RowBlock& rows, float* mean, float* m2) {
   }
 }
 
-void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight, float* bias) {
+void row_bias_ref(const ChannelBlock& rows, const float* centre, const float* weight, float* bias) {
   for (std::int64_t i = 0; i < rows.n; ++i) {
     double sum = 0;
     for (std::int64_t c = rows.begin; c < rows.end; ++c) {
@@ -28,7 +28,7 @@ void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight
   }
 }
 
-void row_sum_ref(const RowBlock& rows, const float* weight, float* sum) {
+void row_sum_ref(const ChannelBlock& rows, const float* weight, float* sum) {
   for (std::int64_t c = rows.begin; c < rows.end; ++c) {
     double s = 0;
     for (std::int64_t i = 0; i < rows.n; ++i) s += weight[i] * double{rows.x[i * rows.stride + c]};

@@ -12,20 +12,20 @@
 
 namespace mneme {
 
-template <class Row>
+template <class Entry>
 class Backend {
  public:
   // The registered row (static storage), or null: not built.
-  static const Row* find() { return row(); }
-  static bool add(const Row* added) {
+  static const Entry* find() { return row(); }
+  static bool add(const Entry* added) {
     row() = added;
     return true;
   }
 
  private:
   // Function-local static: registration before main() must not depend on the order of initialisation.
-  static const Row*& row() {
-    static const Row* registered = nullptr;
+  static const Entry*& row() {
+    static const Entry* registered = nullptr;
     return registered;
   }
 };
@@ -33,11 +33,11 @@ class Backend {
 }  // namespace mneme
 
 // Registers a row. Use at namespace scope of mneme, once a name.
-#define MNEME_REGISTER_BACKEND(name, Row, ...) \
-  extern "C" {                                 \
-  bool mneme_backend_##name = [] {             \
-    static const Row row = __VA_ARGS__;        \
-    return ::mneme::Backend<Row>::add(&row);   \
-  }();                                         \
-  }                                            \
+#define MNEME_REGISTER_BACKEND(name, Entry, ...) \
+  extern "C" {                                   \
+  bool mneme_backend_##name = [] {               \
+    static const Entry row = __VA_ARGS__;        \
+    return ::mneme::Backend<Entry>::add(&row);   \
+  }();                                           \
+  }                                              \
   static_assert(true, "a semicolon follows")

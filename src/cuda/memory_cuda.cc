@@ -33,7 +33,7 @@ void touch(std::byte* data, std::size_t bytes, const ProgressFn& progress) {
   for (std::size_t at; (at = next.fetch_add(kPiece)) < bytes;) {
     for (std::size_t i = at; i < std::min(at + kPiece, bytes); i += 4096) data[i] = std::byte{0};
     if (progress)
-      progress("host memory for keys and values, MiB", static_cast<std::int64_t>(at / kMiB),
+      progress("host memory for the KV cache, MiB", static_cast<std::int64_t>(at / kMiB),
                static_cast<std::int64_t>(bytes / kMiB));
   }
   for (std::thread& t : threads) t.join();

@@ -139,7 +139,7 @@ void Engine::stop(RequestId id) {
 std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
   if (impl_->all_held()) return impl_->take_events();
-  const std::vector<ScheduledRows> plan = impl_->plan_with_room();
+  const std::vector<ScheduledTokens> plan = impl_->plan_with_room();
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 
   const auto start = std::chrono::steady_clock::now();

@@ -181,7 +181,8 @@ class Engine {
   // ranks every rank calls it, within one of the leader's calls.
   bool fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill);
 
-  // Takes what sequences lose that do not run; null: nobody does. Only for an engine that has the whole model.
+  // Receives the pages that sequences lose while they do not run; null: they are dropped. Only for an engine that has
+  // the whole model.
   //
   // Requires  `lower` outlives its use.
   void set_lower_tier(LowerTier* lower);
@@ -225,7 +226,7 @@ class Engine {
   std::size_t method_bytes(RequestId id) const;
   // What a recipe is compiled for.
   MethodShape method_shape() const;
-  // Sees every row that decodes from now on (src/methods/decode_observer.h); null: nobody does. Outlives its use.
+  // Sees every row that decodes from now on (src/methods/decode_observer.h); null: no observer. Outlives its use.
   void set_observer(DecodeObserver* observer);
 
   const Model& model() const;

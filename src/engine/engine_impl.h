@@ -35,7 +35,7 @@ struct Engine::Impl {
   Request& add(RequestId id);
   const Request& find(RequestId id) const;
   Request& find_sequence(RequestId id);
-  // Before somebody looks at what a request stores.
+  // Call before reading what a request stores.
   void settle(RequestId id);
   void check_input(const RequestInput& input, std::span<const std::int32_t> before) const;
   // The sequence that a request begins from; null: none. Errors  as Engine::start().
@@ -58,17 +58,17 @@ struct Engine::Impl {
   std::int64_t expected_blocks(const Request& r) const;
   RequestView view(const Request& r) const { return r.view(scored_rows(), expected_blocks(r)); }
   std::vector<RequestView> views() const;
-  std::vector<ScheduledRows> plan();
-  std::vector<ScheduledRows> plan_with_room();
-  bool fits(const std::vector<ScheduledRows>& plan) const;
+  std::vector<ScheduledTokens> plan();
+  std::vector<ScheduledTokens> plan_with_room();
+  bool fits(const std::vector<ScheduledTokens>& plan) const;
   bool preempt();
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);
   void drop_last_page(Request& r);
-  bool bring_back(const std::vector<ScheduledRows>& plan);
-  void leave_parked_out(std::vector<ScheduledRows>& plan) const;
+  bool bring_back(const std::vector<ScheduledTokens>& plan);
+  void leave_parked_out(std::vector<ScheduledTokens>& plan) const;
   bool all_held() const;
-  StepBatch gather(const std::vector<ScheduledRows>& plan);
+  StepBatch gather(const std::vector<ScheduledTokens>& plan);
   void settle_others(const StepBatch& batch);
   void keep_state(Request& r);
   void apply(const StepBatch& batch, std::vector<Sample> samples, double seconds);

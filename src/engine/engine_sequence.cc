@@ -38,7 +38,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   impl_->take_pages(nullptr, fits);
   if (!fits()) {
     fail(ErrorKind::kResource,
-         "a sequence of {} tokens takes {} blocks of keys and values; {} of {} are free, {} of them promised to "
+         "a sequence of {} tokens takes {} blocks of KV cache; {} of {} are free, {} of them promised to "
          "requests "
          "that run",
          n_computed, needed, impl_->pool->n_free(), impl_->pool->n_blocks(), impl_->reserved_blocks());

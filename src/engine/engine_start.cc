@@ -46,7 +46,7 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   const std::int64_t blocks = blocks_of(pool->shape(), pool->windows(), n_all);
   if (blocks > pool->n_blocks()) {
     const std::int64_t bytes = pool->shape().page_bytes();
-    fail(ErrorKind::kRequest, "{} tokens take {} bytes of keys and values; there are {} in all", n_all, blocks * bytes,
+    fail(ErrorKind::kRequest, "{} tokens take {} bytes of KV cache; there are {} in all", n_all, blocks * bytes,
          pool->n_blocks() * bytes);
   }
 }

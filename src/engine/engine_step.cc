@@ -26,7 +26,7 @@ bool Engine::Impl::all_held() const {
   return std::all_of(active.begin(), active.end(), [](const Request* r) { return r->held; });
 }
 
-std::vector<ScheduledRows> Engine::Impl::plan() {
+std::vector<ScheduledTokens> Engine::Impl::plan() {
   std::vector<RequestView> all = views();
   std::int64_t free_blocks = pool->n_free();
   std::int32_t prompt_tokens = chunk.tokens();
@@ -38,8 +38,8 @@ std::vector<ScheduledRows> Engine::Impl::plan() {
 
 // Where requests begin by forecast, a step may find too little memory: sequences that do not run give pages up, then
 // the least urgent that do. Whoever goes first always keeps its own, so every step computes something.
-std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
-  std::vector<ScheduledRows> rows = plan();
+std::vector<ScheduledTokens> Engine::Impl::plan_with_room() {
+  std::vector<ScheduledTokens> rows = plan();
   if (rows.empty()) {
     make_room();
     rows = plan();
@@ -53,18 +53,18 @@ std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
     rows = plan();
     leave_parked_out(rows);
   }
-  for (const ScheduledRows& r : rows) unpark(*requests.at(r.id), lower);
+  for (const ScheduledTokens& r : rows) unpark(*requests.at(r.id), lower);
   return rows;
 }
 
 // Those of a plan that were preempted, and may go on, get their pages back where there is room for them beside what the
 // others need. Returns whether any did: it runs, and has other tokens to compute.
-bool Engine::Impl::bring_back(const std::vector<ScheduledRows>& plan) {
+bool Engine::Impl::bring_back(const std::vector<ScheduledTokens>& plan) {
   std::int64_t room = pool->n_free();
-  for (const ScheduledRows& rows : plan)
+  for (const ScheduledTokens& rows : plan)
     if (const Request& r = *requests.at(rows.id); !r.parked) room -= r.cache.blocks_needed(rows.n_tokens);
   bool any = false;
-  for (const ScheduledRows& rows : plan) {
+  for (const ScheduledTokens& rows : plan) {
     Request& r = *requests.at(rows.id);
     if (!r.parked) continue;
     const std::int64_t needed = r.cache.blocks_needed(r.parked->length - r.cache.length() + 1);
@@ -78,21 +78,21 @@ bool Engine::Impl::bring_back(const std::vector<ScheduledRows>& plan) {
   return any;
 }
 
-// They wait another step rather than compute what they can get back, unless nobody else has rows.
-void Engine::Impl::leave_parked_out(std::vector<ScheduledRows>& plan) const {
-  const auto parked = [&](const ScheduledRows& rows) { return requests.at(rows.id)->parked.has_value(); };
+// They wait another step rather than compute what they can get back, unless no other request has rows.
+void Engine::Impl::leave_parked_out(std::vector<ScheduledTokens>& plan) const {
+  const auto parked = [&](const ScheduledTokens& rows) { return requests.at(rows.id)->parked.has_value(); };
   if (std::all_of(plan.begin(), plan.end(), parked)) return plan.resize(std::min<std::size_t>(plan.size(), 1));
   std::erase_if(plan, parked);
 }
 
-bool Engine::Impl::fits(const std::vector<ScheduledRows>& plan) const {
+bool Engine::Impl::fits(const std::vector<ScheduledTokens>& plan) const {
   std::int64_t needed = 0;
-  for (const ScheduledRows& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
+  for (const ScheduledTokens& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
   return agreed(needed <= pool->n_free());
 }
 
 // The least urgent running request, the latest of equals, waits for room again; its pages go when they are wanted.
-// False: no other one runs, or nobody can be interrupted.
+// False: no other request runs, or none can be interrupted.
 bool Engine::Impl::preempt() {
   Request* victim = nullptr;
   std::int32_t n_running = 0;
@@ -125,7 +125,7 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
     return a->active() ? a->last_used > b->last_used : a->last_used < b->last_used;
   });
   // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
-  // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
+  // it need not copy it. Then those that are not shared, because only they become free; then whatever is left.
   bool took = false;
   const auto drop_page = [&](Request& r) {
     drop_last_page(r);
@@ -157,7 +157,7 @@ void Engine::Impl::drop_last_page(Request& r) {
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
 // the latest when it alone holds any, because start() saw that it fits into the pool.
 void Engine::Impl::make_room() {
-  // Whom a running request waited for has just ended: it goes on itself.
+  // The request that a running one was waiting for has just finished: resume it.
   bool goes_on = false;
   for (Request* r : active) goes_on |= r->state == Request::State::kRunning && std::exchange(r->held, false);
   if (goes_on) return;
@@ -179,9 +179,9 @@ void Engine::Impl::settle_others(const StepBatch& batch) {
   }
 }
 
-StepBatch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
+StepBatch Engine::Impl::gather(const std::vector<ScheduledTokens>& plan) {
   StepBatch batch;
-  for (const ScheduledRows& rows : plan) {
+  for (const ScheduledTokens& rows : plan) {
     Request& r = *requests.at(rows.id);
     const std::int32_t begin = r.cache.length();
     MNEME_CHECK(rows.n_tokens >= 1 && begin + rows.n_tokens <= r.length(), "{} rows after {} of {} tokens",
@@ -201,7 +201,7 @@ StepBatch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
                           .want_logits = last,
                           .all_logits = all,
                           .method = r.method.get(),
-                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill,
+                          .phase = begin >= r.decode_from() ? SequencePhase::kDecode : SequencePhase::kPrefill,
                           .prefill_left = std::max(0, r.decode_from() - begin - rows.n_tokens)});
   }
   settle_others(batch);
@@ -229,7 +229,7 @@ void take_sample(Request& r, Sample sample, RequestEvent& event) {
 void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
   std::int32_t answer_rows = 0, prompt_tokens = 0;
   for (const SequenceRows& rows : batch.rows)
-    (rows.phase == RowPhase::kDecode ? answer_rows : prompt_tokens) += rows.n_rows;
+    (rows.phase == SequencePhase::kDecode ? answer_rows : prompt_tokens) += rows.n_rows;
   chunk.observe(answer_rows, prompt_tokens, seconds);
 }
 

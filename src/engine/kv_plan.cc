@@ -91,7 +91,7 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   if (pages_of(plan.context) > pages_in_room) {
     if (options.context > 0 || pages_in_room == 0) {
       fail(ErrorKind::kResource,
-           "one sequence of {} tokens takes {} bytes of keys and values ({} a token); {} bytes are {}: room for {} "
+           "one sequence of {} tokens takes {} bytes of KV cache ({} a token); {} bytes are {}: room for {} "
            "tokens",
            plan.context, blocks_of(shape, windows, plan.context) * page_bytes, shape.bytes_per_token(), room,
            spill > 0                     ? "set aside in memory and on the disk (kv_memory_bytes, kv_spill)"

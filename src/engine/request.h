@@ -20,7 +20,7 @@ namespace mneme {
 // Errors  kRequest: the plan needs tokens that the sequence has dropped.
 void check_dropped(const SequenceCache& cache, const Plan* plan);
 
-// What somebody is told of a request's logits: RequestInput's fields of these names, and the prompt's scores so far.
+// What a request reports of its logits: RequestInput's fields of these names, and the prompt's scores so far.
 struct RequestScores {
   bool score_tail = false;
   std::optional<std::int32_t> score_prompt;
@@ -78,7 +78,7 @@ struct Request {
   bool is_end(std::int32_t token) const;
   // Tokens from here on go one a step, through the method.
   std::int32_t decode_from() const { return std::max(prompt_end - tail, refill_end); }
-  // Rows of the prompt, or of the answer, that somebody is told of are not computed twice.
+  // Rows of the prompt, or of the answer, that have been reported are not computed twice.
   bool preemptible() const { return !scores.score_tail && !scores.score_prompt && !scores.on_logits; }
   // The row of the last computed token is scored against the token that follows it.
   bool wants_score() const { return scores.score_tail && cache.length() > decode_from() && cache.length() < length(); }

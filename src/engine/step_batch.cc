@@ -28,7 +28,7 @@ std::vector<Sample> sample(const StepBatch& batch, const ConstTensorView& logits
   const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.row_as<float>(i), vocab);
-      const StepBatch::Row& wanted = batch.wanted[i];
+      const StepBatch::Wanted& wanted = batch.wanted[i];
       Sample& s = samples[i];
       Request& r = *wanted.request;
       if (wanted.known()) {
@@ -42,7 +42,7 @@ std::vector<Sample> sample(const StepBatch& batch, const ConstTensorView& logits
     }
   };
   for (std::int64_t i = 0; i < n; ++i) {
-    const StepBatch::Row& wanted = batch.wanted[i];
+    const StepBatch::Wanted& wanted = batch.wanted[i];
     if (wanted.request->scores.on_logits)
       wanted.request->scores.on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
   }
@@ -50,8 +50,8 @@ std::vector<Sample> sample(const StepBatch& batch, const ConstTensorView& logits
   return samples;
 }
 
-// By logits alone, which nobody looks at.
-bool wants_plain_token(const StepBatch::Row& row) {
+// By logits alone, which are not reported.
+bool wants_plain_token(const StepBatch::Wanted& row) {
   const Request& r = *row.request;
   return !row.known() && r.max_tokens > 0 && r.scores.top_logprobs == 0 && !r.scores.on_logits && r.sampler.is_plain();
 }
@@ -62,13 +62,13 @@ std::vector<Sample> compute(const StepBatch& batch, ForwardPass& forward, Thread
   const bool on_device = forward.samples_on_device() && std::ranges::all_of(batch.wanted, wants_plain_token);
   if (!on_device) return sample(batch, forward.run(batch.input()), forward.vocab(), threads);
   std::vector<const Sampler*> samplers;
-  for (const StepBatch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
+  for (const StepBatch::Wanted& row : batch.wanted) samplers.push_back(&row.request->sampler);
   const std::span<const Sampler::SampledToken> sampled_tokens = forward.run_sampling(batch.input(), samplers);
   MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} tokens for {} rows", sampled_tokens.size(),
               batch.wanted.size());
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
-    batch.wanted[i].request->sampler.drew();
+    batch.wanted[i].request->sampler.drew(sampled_tokens[i].token);
     samples.push_back({.sampled = sampled_tokens[i], .top = {}});
   }
   return samples;

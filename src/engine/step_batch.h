@@ -14,12 +14,12 @@ struct StepBatch {
   std::vector<SequenceRows> rows;  // of each
   std::vector<std::int32_t> tokens;
   // Of every row of logits: whose it is, and the position of the token that it predicts.
-  struct Row {
+  struct Wanted {
     Request* request;
     std::int32_t predicted;
     bool known() const { return predicted < request->length(); }
   };
-  std::vector<Row> wanted;
+  std::vector<Wanted> wanted;
 
   ForwardInput input() const { return {.tokens = tokens, .sequences = rows}; }
   // Rows of a step that failed are forgotten.

@@ -185,6 +185,27 @@ constexpr Family kFamilies[] = {
      .qk_norm_behind = true,
      .hf_q_norm = "query_layernorm",
      .hf_k_norm = "key_layernorm"},
+    {.architecture = kGemma3,
+     .name = "gemma3",
+     .gguf = "gemma3",
+     .hf_type = "gemma3_text",
+     .hf_outer = "gemma3",
+     .context = 131072,
+     .head_dim = 256,
+     .theta = 1e6,
+     .window_theta = 1e4,
+     .window = WindowRule::kByLayer,
+     .full_period = 6,
+     .plain_windows = true,
+     .gate = Gate::kGelu,
+     .qk_norm = true,
+     .multipliers = true,
+     .scales_embeddings = true,
+     .norms_from_one = true,
+     .hf = {.heads = 8, .kv_heads = 4, .vocab = 262208, .query_scalar = 256, .tied_embeddings = true},
+     .norms = {.attn_behind = "post_attention_layernorm",
+               .ffn = "pre_feedforward_layernorm",
+               .ffn_behind = "post_feedforward_layernorm"}},
     {.architecture = kQwen35,
      .name = "qwen35",
      .gguf = "qwen35",
@@ -272,6 +293,8 @@ void set_family_fields(ModelConfig& c) {
             : f.norms.attn_behind.empty() ? NormOrder::kBefore
                                           : NormOrder::kBoth;
   c.plain_windows = f.plain_windows;
+  c.window_theta = f.window_theta;
+  c.gate = f.gate;
   c.output_gate = f.delta;
 }
 

@@ -22,6 +22,12 @@ struct HfNorms {
   std::string_view attn = "input_layernorm", attn_behind = "", ffn = "post_attention_layernorm", ffn_behind = "";
 };
 
+// Sizes that published folders leave to transformers' class; 0: they are always there.
+struct HfDefaults {
+  std::int64_t heads = 0, kv_heads = 0, vocab = 0, query_scalar = 0;  // attention's scale is query_scalar^-1/2
+  bool tied_embeddings = false;
+};
+
 struct Family {
   Architecture architecture;
   std::string_view name;           // ours, and GGUF's where it has one
@@ -33,17 +39,21 @@ struct Family {
   std::int64_t context = 32768;               // where config.json has none
   std::int64_t head_dim = 0;                  // the same; 0: hidden / heads
   double theta = 10000.0;                     // base of RoPE; the same
+  double window_theta = 0.0;                  // of layers with a window; the same. 0: theta
   ExpertNames experts = ExpertNames::kNone;
   WindowRule window = WindowRule::kNone;  // of config.json
   std::int64_t window_tokens = 4096;      // where config.json has none
   std::size_t full_period = 0;            // every so-manieth layer attends everything, the others a window; 0: no rule
   std::size_t unrotated_period = 0;       // every so-manieth layer has no RoPE; 0: all have it
   bool plain_windows = false;             // ModelConfig's
+  Gate gate = Gate::kSilu;                // the same
   bool qkv_bias = false;                  // always; where `bias_key`, if config.json's attention_bias says so
   bool bias_key = false;
   bool qk_norm = false, qk_norm_all = false, qk_norm_behind = false;  // ModelConfig's
   bool multipliers = false;                                           // multipliers() are read
-  bool norms_from_one = false;     // folders have the weights of RMSNorm less 1, but for linear_attn.norm
+  bool scales_embeddings = false;                                     // by sqrt(hidden), where a file has no multiplier
+  bool norms_from_one = false;  // folders have the weights of RMSNorm less 1, but for linear_attn.norm
+  HfDefaults hf = {};
   bool delta = false;              // Gated DeltaNet in most layers, an output gate in the others, a shared expert
   bool tiled_in_gguf = false;      // DeltaConfig::tiled, of GGUF files
   bool fused_by_key_head = false;  // in_proj_qkvz and in_proj_ba, GGUF's ssm_ba

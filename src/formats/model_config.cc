@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/formats/config_check.h"
 #include "src/formats/family.h"
 
@@ -115,6 +116,19 @@ std::vector<bool> windows_by_layer(Architecture architecture, std::int64_t n_lay
   return by_period(n_layers, family_of(architecture).full_period, false);
 }
 
+std::vector<bool> windows_by_period(std::int64_t n_layers, std::size_t full_period) {
+  return by_period(n_layers, full_period, false);
+}
+
+// Source  llama.cpp b11434: the largest gemma3 has another scale of attention, and no key for it.
+void set_usual_scales(ModelConfig& c) {
+  if (!family_of(c.architecture).scales_embeddings) return;
+  constexpr std::int64_t kLayersOf27B = 62;
+  c.embedding_scale = std::sqrt(real(std::max<std::int64_t>(c.hidden, 1)));
+  if (c.architecture == Architecture::kGemma3 && c.n_layers == kLayersOf27B && c.n_heads > 0)
+    c.attention_scale = 1.0 / std::sqrt(real(std::max<std::int64_t>(c.hidden / c.n_heads, 1)));
+}
+
 std::vector<bool> unrotated_by_layer(Architecture architecture, std::int64_t n_layers) {
   return by_period(n_layers, family_of(architecture).unrotated_period, true);
 }
@@ -150,6 +164,8 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_experts(c.experts, c.architecture, file);
   check_size(file, "feed-forward size of the shared expert", c.experts.shared, 0, 1 << 22);
   check_delta(c, file);
+  if (c.window_theta != 0.0) check_number(file, "RoPE base (theta) of layers with a window", c.window_theta, 1.0, 1e12);
+  if (c.logit_cap != 0.0) check_number(file, "cap of logits", c.logit_cap, 1e-3, 1e6);
   if (!c.unrotated.empty() && std::ssize(c.unrotated) != c.n_layers)
     fail(ErrorKind::kFormat, "{}: layers without RoPE: expected {}, found {}", file, c.n_layers, c.unrotated.size());
   check_number(file, "scale of embeddings", c.embedding_scale, 1e-3, 1e4);

@@ -14,6 +14,9 @@ namespace mneme {
 // Where the RMSNorms of attention and feed-forward are: of their input, of their output, of both.
 enum class NormOrder : std::uint8_t { kBefore, kBehind, kBoth };
 
+// Of the feed-forward layer: silu(gate) * up, or gelu(gate) * up in its tanh form.
+enum class Gate : std::uint8_t { kSilu, kGelu };
+
 enum class Architecture : std::uint8_t {
   kLlama,
   kMistral,
@@ -34,6 +37,7 @@ enum class Architecture : std::uint8_t {
   kGlm4,
   kErnie45,
   kHunyuanDense,
+  kGemma3,
   kQwen35,
   kQwen35Moe,
   kQwen3Next,
@@ -89,12 +93,15 @@ struct ModelConfig {
   bool qk_norm_all = false;     // olmo2: with qk_norm, over the q of all heads together, and the k
   bool qk_norm_behind = false;  // hunyuan: with qk_norm, behind RoPE
   NormOrder norms = NormOrder::kBefore;
-  std::vector<bool> unrotated;   // smollm3: which layers have no RoPE; empty: none of them
-  bool plain_windows = false;    // olmo3: RoPE of layers with a window has the base alone, no scaling
+  std::vector<bool> unrotated;  // smollm3: which layers have no RoPE; empty: none of them
+  bool plain_windows = false;   // olmo3: RoPE of layers with a window has the base alone, no scaling
+  double window_theta = 0.0;    // gemma3: with plain_windows, their base; 0: that of the others
+  Gate gate = Gate::kSilu;
   double embedding_scale = 1.0;  // of the rows of the embedding table
   double residual_scale = 1.0;   // of what a block adds to the residual stream
   double attention_scale = 0.0;  // of attention's logits; 0: 1 / sqrt(head_dim)
   double logit_divisor = 1.0;    // of the model's logits
+  double logit_cap = 0.0;        // logits are cap tanh(logits / cap); 0: as they are
   RopeConfig rope;
   ExpertConfig experts;
   DeltaConfig delta;

@@ -14,8 +14,13 @@ QkNorm qk_norm_of(const ModelConfig& c) {
   return c.qk_norm_all ? QkNorm::kAllHeads : c.qk_norm_behind ? QkNorm::kHeadsBehindRope : QkNorm::kHeads;
 }
 
+double window_theta_of(const ModelConfig& c) {
+  return c.window_theta == 0.0 ? c.rope.theta : c.window_theta;
+}
+
 bool has_plain_windows(const ModelConfig& c) {
-  return c.plain_windows && c.sliding_window > 0 && c.rope.scaling != RopeScaling::kNone;
+  const bool differs = c.rope.scaling != RopeScaling::kNone || window_theta_of(c) != c.rope.theta;
+  return c.plain_windows && c.sliding_window > 0 && differs;
 }
 
 std::int32_t rope_of(const ModelConfig& c, std::int64_t layer) {
@@ -49,7 +54,7 @@ DeltaPlan delta_of(const DeltaConfig& d, std::int64_t state_layer) {
 
 Mixer feed_forward_of(const ModelConfig& c) {
   const ExpertConfig& e = c.experts;
-  if (e.n == 0) return MlpPlan{.width = c.ffn, .norms = c.norms};
+  if (e.n == 0) return MlpPlan{.width = c.ffn, .gate = c.gate, .norms = c.norms};
   return ExpertsPlan{
       .n = e.n, .n_used = e.n_used, .width = e.ffn, .normalise = e.normalise, .limit = e.limit, .shared = e.shared};
 }
@@ -59,7 +64,7 @@ Mixer feed_forward_of(const ModelConfig& c) {
 std::vector<RopeConfig> ropes_of(const ModelConfig& c) {
   std::vector<RopeConfig> all = {c.rope};
   if (has_plain_windows(c))
-    all.push_back({.theta = c.rope.theta,
+    all.push_back({.theta = window_theta_of(c),
                    .pairs = c.rope.pairs,
                    .freq_factors = {},
                    .rotary_dim = c.rope.rotary_dim,
@@ -72,7 +77,8 @@ ModelPlan model_plan_of(const ModelConfig& c) {
   ModelPlan plan{.layers = {},
                  .embedding_scale = c.embedding_scale / c.residual_scale,
                  .norm_eps = c.rms_eps / (c.residual_scale * c.residual_scale),
-                 .logit_divisor = c.logit_divisor};
+                 .logit_divisor = c.logit_divisor,
+                 .logit_cap = c.logit_cap};
   std::int64_t n_states = 0;
   for (std::int64_t layer = 0; layer < c.n_layers; ++layer) {
     Mixer mixer = c.has_state(layer) ? Mixer(delta_of(c.delta, n_states)) : attention_of(c, layer, layer - n_states);

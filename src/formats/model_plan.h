@@ -2,7 +2,7 @@
 // know mixers and sizes, never an architecture: an architecture is what fills the plan.
 //
 //   x = embedding_scale * embedding;   x += norm(mixer(norm(x))) for every block of every layer, in order
-//   logits = head(norm(x) / logit_divisor)
+//   logits = head(norm(x) / logit_divisor), and cap tanh(logits / cap) where there is a cap
 //
 // A model whose blocks add r times their output has its stream divided by r here: embedding_scale / r, and norms of the
 // stream have eps / r^2. All else is the same, since RMSNorm takes no account of a factor.
@@ -46,9 +46,10 @@ struct AttentionPlan {
 };
 inline constexpr std::int32_t kNoRope = -1;
 
-// (silu(h W_gate^T) * h W_up^T) W_down^T
+// (silu(h W_gate^T) * h W_up^T) W_down^T, or gelu()
 struct MlpPlan {
   std::int64_t width = 0;
+  Gate gate = Gate::kSilu;
   NormOrder norms = NormOrder::kBefore;
   bool operator==(const MlpPlan&) const = default;
 };
@@ -83,6 +84,7 @@ struct ModelPlan {
   double embedding_scale = 1.0;
   double norm_eps = 1e-5;  // of norms of the stream; those of heads and of a block's output have ModelConfig::rms_eps
   double logit_divisor = 1.0;
+  double logit_cap = 0.0;  // 0: none
   bool operator==(const ModelPlan&) const = default;
 };
 

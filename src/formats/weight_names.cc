@@ -16,16 +16,16 @@ namespace {
 void for_each_fused_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
   const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
   const std::string ours = fmt::format("blk.{}.", layer), theirs = fmt::format("model.layers.{}.mlp.", layer);
-  const auto stack = [&](const char* name, const char* hf, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+  const auto stack = [&](const char* name, const char* hf, std::int64_t n_out, std::int64_t n_in, FusedSplit rows) {
     const std::string hf_name = theirs + "experts." + hf;
     fn({ours + name + ".weight", hf_name, n_out, n_in, WeightRole::kOther, n, rows});
     fn({ours + name + ".bias", hf_name + "_bias", n, n_out, WeightRole::kExact, 0, rows});
   };
   fn({ours + "ffn_gate_inp.weight", theirs + "router.weight", n, c.hidden, WeightRole::kExact});
   fn({ours + "ffn_gate_inp.bias", theirs + "router.bias", n, 0});
-  stack("ffn_gate_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kEven);
-  stack("ffn_up_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kOdd);
-  stack("ffn_down_exps", "down_proj", c.hidden, ffn, FusedRows::kAll);
+  stack("ffn_gate_exps", "gate_up_proj", ffn, c.hidden, FusedSplit::kEven);
+  stack("ffn_up_exps", "gate_up_proj", ffn, c.hidden, FusedSplit::kOdd);
+  stack("ffn_down_exps", "down_proj", c.hidden, ffn, FusedSplit::kAll);
 }
 
 // qwen3_5_moe: stacks in the folder, or experts one by one; and the expert that all rows have.
@@ -33,7 +33,7 @@ void for_each_row_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<vo
   const std::string ours = fmt::format("blk.{}.", layer), theirs = fmt::format("model.layers.{}.mlp.", layer);
   const std::int64_t ffn = c.experts.ffn, shared = c.experts.shared;
   const auto stack = [&](const char* name, const char* hf, const char* one, std::int64_t n_out, std::int64_t n_in,
-                         FusedRows rows) {
+                         FusedSplit rows) {
     fn({.name = ours + name,
         .hf_name = theirs + "experts." + hf,
         .n_out = n_out,
@@ -42,9 +42,9 @@ void for_each_row_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<vo
         .fused = rows,
         .hf_expert = theirs + "experts.*." + one});
   };
-  stack("ffn_gate_exps.weight", "gate_up_proj", "gate_proj.weight", ffn, c.hidden, FusedRows::kFirstOutputs);
-  stack("ffn_up_exps.weight", "gate_up_proj", "up_proj.weight", ffn, c.hidden, FusedRows::kSecondOutputs);
-  stack("ffn_down_exps.weight", "down_proj", "down_proj.weight", c.hidden, ffn, FusedRows::kAllOutputs);
+  stack("ffn_gate_exps.weight", "gate_up_proj", "gate_proj.weight", ffn, c.hidden, FusedSplit::kFirstOutputs);
+  stack("ffn_up_exps.weight", "gate_up_proj", "up_proj.weight", ffn, c.hidden, FusedSplit::kSecondOutputs);
+  stack("ffn_down_exps.weight", "down_proj", "down_proj.weight", c.hidden, ffn, FusedSplit::kAllOutputs);
   if (shared == 0) return;
   fn({ours + "ffn_gate_shexp.weight", theirs + "shared_expert.gate_proj.weight", shared, c.hidden});
   fn({ours + "ffn_up_shexp.weight", theirs + "shared_expert.up_proj.weight", shared, c.hidden});
@@ -69,13 +69,13 @@ void for_each_delta_weight(const ModelConfig& c, std::int64_t layer, FunctionRef
           .hf_name = fused ? "in_proj_qkvz.weight" : "in_proj_qkv.weight",
           .n_out = d.channels(),
           .n_in = c.hidden,
-          .fused = fused ? FusedRows::kQkv : FusedRows::kNone,
+          .fused = fused ? FusedSplit::kQkv : FusedSplit::kNone,
           .heads = kLastRows});
   weight({.name = "attn_gate.weight",
           .hf_name = fused ? "in_proj_qkvz.weight" : "in_proj_z.weight",
           .n_out = d.value_width(),
           .n_in = c.hidden,
-          .fused = fused ? FusedRows::kZ : FusedRows::kNone,
+          .fused = fused ? FusedSplit::kZ : FusedSplit::kNone,
           .heads = kRows});
   if (fused)
     weight({.name = "ssm_ba.weight", .hf_name = "in_proj_ba.weight", .n_out = 2 * d.n_v_heads, .n_in = c.hidden});
@@ -121,13 +121,14 @@ void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef
       WeightRole::kExact});
   if (family_of(c.architecture).experts == ExpertNames::kStackedRows) return for_each_row_stack(c, layer, fn);
   if (family_of(c.architecture).experts == ExpertNames::kStacked) {
-    const auto half = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+    const auto half = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in,
+                          FusedSplit rows) {
       fn({name(ours), fmt::format("model.layers.{}.mlp.experts.{}", layer, theirs), n_out, n_in, WeightRole::kOther, n,
           rows});
     };
-    half("ffn_gate_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kFirstHalf);
-    half("ffn_up_exps.weight", "gate_up_proj", ffn, c.hidden, FusedRows::kSecondHalf);
-    return half("ffn_down_exps.weight", "down_proj", c.hidden, ffn, FusedRows::kAll);
+    half("ffn_gate_exps.weight", "gate_up_proj", ffn, c.hidden, FusedSplit::kFirstHalf);
+    half("ffn_up_exps.weight", "gate_up_proj", ffn, c.hidden, FusedSplit::kSecondHalf);
+    return half("ffn_down_exps.weight", "down_proj", c.hidden, ffn, FusedSplit::kAll);
   }
   stack("ffn_gate_exps.weight", "gate_proj.weight", ffn, c.hidden);
   stack("ffn_up_exps.weight", "up_proj.weight", ffn, c.hidden);

@@ -69,7 +69,7 @@ enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kExact };
 
 // Rows of a tensor of a folder that are a stack's: all, every second one, or those of one half
 // (of stacks whose rows are outputs: kAllOutputs, ...). kQkv and kZ: those of in_proj_qkvz (delta_rows.h).
-enum class FusedRows : std::uint8_t {
+enum class FusedSplit : std::uint8_t {
   kNone,
   kAll,
   kEven,
@@ -93,9 +93,9 @@ struct WeightSpec {
   std::int64_t n_out = 0;
   std::int64_t n_in = 0;  // 0: a vector [n_out]
   WeightRole role = WeightRole::kOther;
-  std::int64_t n_experts = 0;          // of a stack [n_experts, n_out, n_in]; 0: not one
-  FusedRows fused = FusedRows::kNone;  // where folders stack experts: the rows of hf_name that are these
-  std::string hf_expert = {};          // of kAllOutputs, ...: the name with '*' in folders that have experts one by one
+  std::int64_t n_experts = 0;            // of a stack [n_experts, n_out, n_in]; 0: not one
+  FusedSplit fused = FusedSplit::kNone;  // where folders stack experts: the rows of hf_name that are these
+  std::string hf_expert = {};  // of kAllOutputs, ...: the name with '*' in folders that have experts one by one
   WeightChange change = WeightChange::kNone;
   ValueHeads heads = ValueHeads::kNone;
 

@@ -64,13 +64,13 @@ __device__ __forceinline__ std::uint8_t code_of(KvCodes codes, float x, float in
 
 // A row's scale and its inverse, from its largest magnitude (NaN: an element is not finite). Then its codes are 1, or,
 // of a row that is as good as 0, 0: `constant` is that code, else -1.
-struct RowScale {
+struct CodeScale {
   float scale, inverse;
   int constant;
 };
-__device__ __forceinline__ RowScale row_scale(KvCodes codes, float largest) {
+__device__ __forceinline__ CodeScale row_scale(KvCodes codes, float largest) {
   constexpr float kLeast = 0x1p-100f;  // below, 127 / largest would overflow
-  if (!(largest >= kLeast)) return isnan(largest) ? RowScale{largest, 0, 1} : RowScale{0, 0, 0};
+  if (!(largest >= kLeast)) return isnan(largest) ? CodeScale{largest, 0, 1} : CodeScale{0, 0, 0};
   const float most = codes == KvCodes::kInt8 ? 127.0f : 448.0f;
   return {__fdiv_rn(largest, most), __fdiv_rn(most, largest), -1};
 }
@@ -78,7 +78,7 @@ __device__ __forceinline__ RowScale row_scale(KvCodes codes, float largest) {
 // Quantises a row of keys or values, in a warp's registers, into the token's [K | V] and a copy of it (or null), and
 // replaces the lane's pairs by what readers see. Lane i has pairs i, i + 32, ... of channels that RoPE rotates together.
 template <int kPairs>
-struct CodeRow {
+struct CodePairs {
   KvCodes codes;
   int d;
   bool is_v, neighbours;
@@ -96,7 +96,7 @@ struct CodeRow {
     }
 #pragma unroll
     for (int k = kWarp / 2; k > 0; k /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, k));
-    const RowScale s = row_scale(codes, __all_sync(~0u, finite) ? largest : __int_as_float(0x7fc00000));
+    const CodeScale s = row_scale(codes, __all_sync(~0u, finite) ? largest : __int_as_float(0x7fc00000));
     const auto put = [&](int channel, std::uint8_t code) {
       const int at = channel + (is_v ? d : 0);
       reinterpret_cast<std::uint8_t*>(token)[at] = code;

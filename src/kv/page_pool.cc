@@ -60,8 +60,8 @@ void PagePool::reserve(std::size_t bytes) {
   reserved_bytes_ = huge ? bytes + kHugePage : bytes;
   void* p = mmap(nullptr, reserved_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
-    fail(ErrorKind::kResource, "cannot reserve {} bytes for keys and values ({} blocks of {} bytes): {}",
-         reserved_bytes_, n_blocks(), block_bytes_, std::strerror(errno));
+    fail(ErrorKind::kResource, "cannot reserve {} bytes for the KV cache ({} blocks of {} bytes): {}", reserved_bytes_,
+         n_blocks(), block_bytes_, std::strerror(errno));
   }
   reservation_ = p;
   base_ = static_cast<std::byte*>(p);

@@ -8,9 +8,9 @@
 #include "src/base/size32.h"
 #include "src/methods/decode_item.h"
 #include "src/methods/fixed_scores.h"
-#include "src/methods/gate.h"
 #include "src/methods/stats/audit.h"
 #include "src/ops/attention/attention.h"
+#include "src/selection/gate/gate.h"
 #include "src/selection/pool/group_pool.h"
 
 namespace mneme {
@@ -134,7 +134,8 @@ void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow>
   });
 }
 
-// Which KV heads select with this step's query, and which attend an earlier selection; and whether a segment starts.
+// Evaluates gates by cosines (src/selection/gate/gate.h): which KV heads select with this step's query, and which
+// attend an earlier selection; and whether a segment starts.
 void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   const std::size_t n_kv = row.cache->shape().n_kv_heads, first = select_now_.size();
   select_now_.resize(first + n_kv, 1);
@@ -150,13 +151,13 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
   const std::int32_t q_heads = count32(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * (q_heads * shape.head_dim);
-    const float c = pooled_cosine(gate.pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
-    const bool moved = !(c >= gate.tau);  // NaN counts as moved
-    const bool worn = gate.max_reuse > 0 && state.reused >= gate.max_reuse;
+    const bool moved = queries_moved(
+        gate, pooled_cosine(gate.pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim));
     boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
-    std::fill_n(select_now_.begin() + (first + g * heads), heads, moved || worn || !ready);
+    const bool selects = moved || selection_worn(gate, state.reused) || !ready;
+    std::fill_n(select_now_.begin() + (first + g * heads), heads, selects);
   }
   row.method->see_output(layer, length, boundary);
 }
@@ -264,8 +265,8 @@ std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& i
   return scores;
 }
 
-// Attends the speculative selection, or, where it lacks too much of this step's mass, this step's selection, which is
-// then in worker.fresh.
+// Evaluates the gate by missing mass (src/selection/gate/gate.h): attends the speculative selection, or, where it lacks
+// too much of this step's mass, this step's selection, which is then in worker.fresh.
 void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                                      std::vector<std::int32_t>& attended) {
   const Plan& plan = item.row->method->plan();
@@ -282,12 +283,12 @@ void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const Atten
   const float scale = plan.log_weight_scale();
   const float mass =
       missing_mass_cpu(all, scale, counted(worker.fresh, worker.wanted), counted(speculative, worker.there));
-  float limit = plan.selection.gate.eps;
+  float speculated = 1;
   if (plan.selection.gate.of_attended) {
     if (fixed) worker.there.push_back(size32(scores));
-    limit *= missing_mass_cpu(all, scale, worker.there, {});
+    speculated = missing_mass_cpu(all, scale, worker.there, {});
   }
-  item.select_now = mass > limit;
+  item.select_now = mass_lacks(plan.selection.gate, mass, speculated);
   if (item.select_now) {
     attended.assign(worker.fresh.begin(), worker.fresh.end());
   } else {

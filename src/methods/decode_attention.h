@@ -73,7 +73,7 @@ class DecodeAttention {
                                Worker& worker);
   // Pools the scores of select=layer over the KV heads of each row.
   void score_layers(std::int32_t layer, const AttentionShape& shape);
-  // Of the whole layer where it selects together, else score().
+  // The scores of the whole layer where it selects together, else score().
   std::span<const float> scores_of(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                    Worker& worker);
   void hold_units(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
@@ -98,7 +98,7 @@ class DecodeAttention {
   struct Remapped {  // queries and keys at remapped positions
     RopeTable table;
     QueryRotator rotator;
-    std::vector<QueryRotator::Row> rows;
+    std::vector<QueryRotator::Rotation> rows;
     std::vector<const float*> q;  // by row: [n_heads, D]; null: no remapped positions
     std::vector<LocalAngles> angles;
   };

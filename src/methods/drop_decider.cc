@@ -63,7 +63,7 @@ NormRule DropDecider::norm_rule(std::int32_t layer, const SequenceCache& cache, 
   return rule;
 }
 
-void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+void DropDecider::decide(std::int32_t layer, const DropQueries& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   MethodState::Layer& state = rows.method->layer(layer);
   state.pending.prefill_end = !rows.decodes;
@@ -83,8 +83,8 @@ void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& ma
   count_kept(layer, rows);
 }
 
-// Of a prompt's end.
-void DropDecider::count_kept(std::int32_t layer, const DropRows& rows) {
+// Counts what a prompt's end kept.
+void DropDecider::count_kept(std::int32_t layer, const DropQueries& rows) {
   if (rows.decodes) return;
   const auto& kept = rows.method->layer(layer).pending.kept;
   std::int64_t& total = rows.method->stats().layers[layer].retention.kept_tokens;
@@ -95,7 +95,7 @@ void DropDecider::count_kept(std::int32_t layer, const DropRows& rows) {
 }
 
 // scores_, smoothed between sinks and window, and sinks_; of the first head alone where all decide together.
-void DropDecider::rank_heads(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+void DropDecider::rank_heads(std::int32_t layer, const DropQueries& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   const DropPlan& stage = *plan.drop;
   const MethodState::Layer& state = rows.method->layer(layer);
@@ -135,7 +135,7 @@ void DropDecider::rank_heads(std::int32_t layer, const DropRows& rows, LayerMass
   }
 }
 
-void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
+void DropDecider::keep_by_rank(std::int32_t layer, const DropQueries& rows, LayerMass& mass, std::int32_t n_keep) {
   const DropPlan& stage = *rows.method->plan().drop;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, recent = window_kept(stage);
   const bool one = stage.scope == DropScope::kLayer;
@@ -161,7 +161,7 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
 }
 
 // Saves what the last layer needs to decide for all of them.
-void DropDecider::defer(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+void DropDecider::defer(std::int32_t layer, const DropQueries& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   MethodState::Pending& pending = rows.method->layer(layer).pending;
   if (over_budget(layer, *rows.cache, plan)) {
@@ -185,7 +185,7 @@ void DropDecider::defer(std::int32_t layer, const DropRows& rows, LayerMass& mas
 }
 
 // The layers that are over the budget share what they have together.
-void DropDecider::share_by_preference(const DropRows& rows) {
+void DropDecider::share_by_preference(const DropQueries& rows) {
   const Plan& plan = rows.method->plan();
   const DropPlan& stage = *plan.drop;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
@@ -215,7 +215,7 @@ void DropDecider::share_by_preference(const DropRows& rows) {
     if (plan.compressed(l)) count_kept(l, rows);
 }
 
-void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+void DropDecider::decide_by_norm(std::int32_t layer, const DropQueries& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n = rows.cache->n_stored(layer, 0);
@@ -225,7 +225,7 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
     for (std::int32_t t = n - rows.observed + 1; t < n; ++t)
       mass.row(h)[t] *= static_cast<float>(rows.observed) / static_cast<float>(n - t);
   }
-  const HeadRows heads{.a = mass.values.data(), .stride = n, .n_heads = n_kv * plan.shape.group(), .n = n};
+  const HeadAttention heads{.a = mass.values.data(), .stride = n, .n_heads = n_kv * plan.shape.group(), .n = n};
   const NormRule rule = norm_rule(layer, *rows.cache, plan);
   std::vector<TokenRange> kept;
   if (ranks_by_mass(plan)) {

@@ -37,7 +37,7 @@ struct LayerMass {
 };
 
 // The rows that gave the mass; their keys are the last stored.
-struct DropRows {
+struct DropQueries {
   const SequenceCache* cache = nullptr;
   MethodState* method = nullptr;
   bool decodes = false;       // false: a prefill ends with them
@@ -62,16 +62,16 @@ class DropDecider {
   static bool by_all_layers(const Plan& plan) { return plan.drops() && plan.drop->share == ShareKind::kPreference; }
 
   // Requires  mass where needs_mass(); per query head for the norm rule. Modifies mass.
-  void decide(std::int32_t layer, const DropRows& rows, LayerMass& mass);
+  void decide(std::int32_t layer, const DropQueries& rows, LayerMass& mass);
 
  private:
-  void rank_heads(std::int32_t layer, const DropRows& rows, LayerMass& mass);
-  void keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep);
-  void defer(std::int32_t layer, const DropRows& rows, LayerMass& mass);
-  void share_by_preference(const DropRows& rows);
-  static void count_kept(std::int32_t layer, const DropRows& rows);
-  void decide_by_stamps(std::int32_t layer, const DropRows& rows, LayerMass& mass);
-  void decide_by_norm(std::int32_t layer, const DropRows& rows, LayerMass& mass);
+  void rank_heads(std::int32_t layer, const DropQueries& rows, LayerMass& mass);
+  void keep_by_rank(std::int32_t layer, const DropQueries& rows, LayerMass& mass, std::int32_t n_keep);
+  void defer(std::int32_t layer, const DropQueries& rows, LayerMass& mass);
+  void share_by_preference(const DropQueries& rows);
+  static void count_kept(std::int32_t layer, const DropQueries& rows);
+  void decide_by_stamps(std::int32_t layer, const DropQueries& rows, LayerMass& mass);
+  void decide_by_norm(std::int32_t layer, const DropQueries& rows, LayerMass& mass);
 
   KeepScratch scratch_;
   std::vector<std::vector<float>> scores_;  // by KV head

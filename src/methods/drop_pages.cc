@@ -69,7 +69,7 @@ std::vector<TokenRange> drop_pages(std::vector<PageStamp>& pages, const HeadPage
 
 // At a prompt's end: a drop by mass, where it is over the budget, and new pages. At a decode step: stamps, the page that
 // the step completed, and drops of pages.
-void DropDecider::decide_by_stamps(std::int32_t layer, const DropRows& rows, LayerMass& mass) {
+void DropDecider::decide_by_stamps(std::int32_t layer, const DropQueries& rows, LayerMass& mass) {
   const Plan& plan = rows.method->plan();
   const Stamps& rule = plan.drop->stamps;
   MethodState::Layer& state = rows.method->layer(layer);

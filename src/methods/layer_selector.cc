@@ -62,15 +62,15 @@ void LayerSelector::file_units(MethodState& method, std::int32_t layer, const Se
   memory.mass.forget(end * p);
 }
 
-std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t layer, const ProbeQueries& rows) {
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int64_t width = std::int64_t{plan.shape.n_heads} * plan.shape.head_dim;
   for (auto* v : {&mean_, &m2_, &centre_, &weight_, &probe_}) v->resize(width);
-  const RowBlock all{.x = rows.q, .n = rows.n, .stride = rows.stride, .begin = 0, .end = width};
+  const ChannelBlock all{.x = rows.q, .n = rows.n, .stride = rows.stride, .begin = 0, .end = width};
   const auto by_channels = [&](const auto& f) {
     context_.pool->parallel_for(width, kChannelGrain, [&](std::int64_t begin, std::int64_t end, int) {
-      RowBlock part = all;
+      ChannelBlock part = all;
       part.begin = begin;
       part.end = end;
       f(part);
@@ -78,7 +78,7 @@ std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t la
   };
   const std::int32_t known = std::clamp(memory.seen - rows.first, 0, rows.n);
   if (known < rows.n) {
-    by_channels([&](RowBlock part) {
+    by_channels([&](ChannelBlock part) {
       part.x += known * part.stride;
       part.n -= known;
       row_moments_cpu(part, mean_.data(), m2_.data());
@@ -91,14 +91,14 @@ std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t la
   if (form != WindowProbe::kMean) {
     memory.moments.bias_form(centre_, weight_);
     context_.pool->parallel_for(rows.n, kRowGrain, [&](std::int64_t begin, std::int64_t end, int) {
-      RowBlock part = all;
+      ChannelBlock part = all;
       part.x += begin * part.stride;
       part.n = end - begin;
       row_bias_cpu(part, centre_.data(), weight_.data(), bias_.data() + begin);
     });
   }
   window_weights(form, bias_, weights_);
-  by_channels([&](const RowBlock& part) { row_sum_cpu(part, weights_.data(), probe_.data()); });
+  by_channels([&](const ChannelBlock& part) { row_sum_cpu(part, weights_.data(), probe_.data()); });
   return probe_;
 }
 
@@ -168,7 +168,7 @@ void LayerSelector::select(MethodState& method, std::int32_t layer, const Region
 }
 
 double LayerSelector::rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
-                                       const Region& region, const ProbeRows& rows) {
+                                       const Region& region, const ProbeQueries& rows) {
   const AttentionShape shape = method.plan().shape.attention();
   const std::int32_t p = method.plan().rules.unit_tokens, n = region.last_unit - region.first_unit;
   const std::size_t n_tokens = n * p;
@@ -193,7 +193,7 @@ double LayerSelector::rank_correlation(const MethodState& method, std::int32_t l
   return spearman({scores_.begin(), scores_.end()}, received);
 }
 
-void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const LocalRows& rows) {
+void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const LocalQueries& rows) {
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int32_t group = plan.shape.group(), end = rows.first + rows.n;
@@ -231,7 +231,7 @@ void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const Loca
   memory.seen = end;
 }
 
-void LayerSelector::see_question(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+void LayerSelector::see_question(MethodState& method, std::int32_t layer, const ProbeQueries& rows) {
   const auto [begin, end] = method.question_span();
   LayerMemory& memory = *method.layer(layer).memory;
   if (begin >= end || !memory.question.empty()) return;

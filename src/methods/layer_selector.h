@@ -23,14 +23,14 @@
 namespace mneme {
 
 // Queries of rows [first, first + n), rotated for the remote part.
-struct ProbeRows {
+struct ProbeQueries {
   const float* q = nullptr;  // row i: q + i * stride, [n_heads, D]
   std::int64_t stride = 0;
   std::int32_t first = 0, n = 0;
 };
 
 // Rows and their local tokens.
-struct LocalRows {
+struct LocalQueries {
   const float* q = nullptr;  // rotated for the local part; row i: q + i * stride, [n_heads, D]
   std::int64_t stride = 0;
   const float* lse = nullptr;  // of their attention: [KV heads, lse_rows, G], the first of these rows at lse
@@ -48,7 +48,7 @@ class LayerSelector {
   void file_units(MethodState& method, std::int32_t layer, const SequenceCache& cache, std::int32_t n_tokens);
   // The probe of a window, [n_heads * D], valid until the next call. Adds its rows to the layer's moments, unless they
   // are counted.
-  std::span<const float> probe(MethodState& method, std::int32_t layer, const ProbeRows& rows);
+  std::span<const float> probe(MethodState& method, std::int32_t layer, const ProbeQueries& rows);
   // Selects from the region's candidates into `units`. slot: the window's index in its chunk; kDecode: a decode step.
   static constexpr std::int32_t kDecode = -1;
   void select(MethodState& method, std::int32_t layer, const Region& region, std::span<const float> probe,
@@ -57,11 +57,11 @@ class LayerSelector {
   // candidates' tokens (each query head's share over all candidates, summed over rows and heads). Reads all keys. NaN
   // where undefined.
   double rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
-                          const Region& region, const ProbeRows& rows);
+                          const Region& region, const ProbeQueries& rows);
   // Accumulates the attention of rows to their local tokens; rows that are counted already are skipped.
-  void add_mass(MethodState& method, std::int32_t layer, const LocalRows& rows);
+  void add_mass(MethodState& method, std::int32_t layer, const LocalQueries& rows);
   // After add_mass: stores the queries of the prompt's question and, with its last one, forms one vector.
-  void see_question(MethodState& method, std::int32_t layer, const ProbeRows& rows);
+  void see_question(MethodState& method, std::int32_t layer, const ProbeQueries& rows);
 
   // Scores of the last select(), by candidate.
   std::span<const float> scores() const { return scores_; }

@@ -173,9 +173,9 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
   std::int32_t n_tokens = 0;
   if (plan_->lists) {
     const UnitTable& table = layer(l).tables[kv_head];
-    constexpr std::size_t kSpeculative = 12;
+    constexpr std::size_t kPrefetchDistance = 12;
     for (std::size_t i = 0; i < units.size(); ++i) {
-      if (i + kSpeculative < units.size()) table.prefetch(units[i + kSpeculative]);
+      if (i + kPrefetchDistance < units.size()) table.prefetch(units[i + kPrefetchDistance]);
       const std::int32_t n = n_selected(l, head, kv_head, units[i]);
       table.append_runs(units[i], n, cache, l, kv_head, runs);
       n_tokens += n;
@@ -194,11 +194,11 @@ void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int3
     const UnitTable& table = layer(l).tables[kv_head];
     thread_local std::vector<KvRun> from;
     from.clear();
-    constexpr std::size_t kSpeculative = 12;
+    constexpr std::size_t kPrefetchDistance = 12;
     for (std::size_t i = 0; i < ranking.units.size(); ++i) {
       const std::int32_t before = i == 0 ? 0 : ranking.ends[i - 1];
       if (before >= n_tokens) break;
-      if (i + kSpeculative < ranking.units.size()) table.prefetch(ranking.units[i + kSpeculative]);
+      if (i + kPrefetchDistance < ranking.units.size()) table.prefetch(ranking.units[i + kPrefetchDistance]);
       table.append_runs(ranking.units[i], std::min(ranking.ends[i], n_tokens) - before, cache, l, kv_head, from);
     }
     // Room for the whole ranking: allocation costs more than the copies.

@@ -48,7 +48,7 @@ struct Ranking {
 class MethodState {
  public:
   // The last rows of a prefill: queries and log-sum-exp.
-  struct ObservedRows {
+  struct ObservedQueries {
     std::vector<float> q, lse;    // [n, n_heads, D], [n, n_heads]
     std::int32_t n = 0, end = 0;  // rows; position after the last one
     // Number of rows that end directly before `position`.
@@ -86,7 +86,7 @@ class MethodState {
     std::int32_t queried_for = -1;                       // the step that may compare with it
     std::vector<RotatedWindow> local;                    // by KV head, with pre-RoPE keys; else empty
     std::int32_t budget = 0;                             // of this layer, where the prompt determines it; 0: not yet
-    ObservedRows observed_queries;                       // for the end of a prefill
+    ObservedQueries observed_queries;                    // for the end of a prefill
     // By KV head: mass that every stored token received so far, oldest first; only where all rows count.
     std::vector<std::vector<float>> mass;
     std::vector<std::vector<PageStamp>> stamps;  // by KV head, of rank=stamp: complete pages behind the sinks

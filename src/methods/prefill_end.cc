@@ -25,7 +25,7 @@ void add_moments(std::span<const float> row, std::int32_t h, std::int32_t recent
 
 }  // namespace
 
-bool PrefillEnd::wants_lse(std::int32_t layer, const SeenRows& rows) {
+bool PrefillEnd::wants_lse(std::int32_t layer, const SeenTokens& rows) {
   if (rows.method == nullptr || rows.n_rows == 0) return false;
   const Plan& plan = rows.method->plan();
   const std::int32_t n = plan.observed_rows;
@@ -35,8 +35,8 @@ bool PrefillEnd::wants_lse(std::int32_t layer, const SeenRows& rows) {
   return rows.prefill_left < n;
 }
 
-void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const AttentionShape& shape) {
-  for (const SeenRows& rows : all) {
+void PrefillEnd::run(std::int32_t layer, std::span<const SeenTokens> all, const AttentionShape& shape) {
+  for (const SeenTokens& rows : all) {
     if (!wants_lse(layer, rows)) continue;
     const auto start = std::chrono::steady_clock::now();
     const Plan& plan = rows.method->plan();
@@ -62,7 +62,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
 }
 
 // Adds these rows' share to every head's mass.
-void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
+void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape) {
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
   state.pending.mass.resize(n_kv);
@@ -93,8 +93,8 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
 }
 
 // The last rows may arrive in several passes: passes are contiguous, and a repeated pass overwrites its rows.
-void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
-  MethodState::ObservedRows& observed_queries = rows.method->layer(layer).observed_queries;
+void PrefillEnd::save_rows(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape) {
+  MethodState::ObservedQueries& observed_queries = rows.method->layer(layer).observed_queries;
   const std::int32_t wanted = rows.decodes ? 1 : rows.method->plan().observed_rows - rows.prefill_left;
   const std::int32_t n = std::min(rows.n_rows, wanted), begin = rows.cache->length() - rows.n_rows;
   observed_queries.n = rows.decodes || n < rows.n_rows ? 0 : observed_queries.before(begin);
@@ -112,8 +112,8 @@ void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const Atten
 }
 
 // mass_: from the saved rows to every stored token, one row per query head.
-void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
-  const MethodState::ObservedRows& observed_queries = rows.method->layer(layer).observed_queries;
+void PrefillEnd::take_mass(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape) {
+  const MethodState::ObservedQueries& observed_queries = rows.method->layer(layer).observed_queries;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
   runs_.clear();
   first_run_.assign(1, 0);
@@ -139,8 +139,8 @@ void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const Atten
 }
 
 // The same row by row, with the sums of squares, and the entropy over the tokens before the window.
-void PrefillEnd::take_moments(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
-  const MethodState::ObservedRows& seen = rows.method->layer(layer).observed_queries;
+void PrefillEnd::take_moments(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape) {
+  const MethodState::ObservedQueries& seen = rows.method->layer(layer).observed_queries;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group,
                      recent = rows.method->plan().drop->recent;
   mass_.by = LayerMass::By::kQueryHead;

@@ -16,7 +16,7 @@
 namespace mneme {
 
 // Consecutive rows of one sequence, with keys stored and attention computed.
-struct SeenRows {
+struct SeenTokens {
   const SequenceCache* cache = nullptr;  // the rows' own tokens are its last
   MethodState* method = nullptr;         // null: not observed
   std::int32_t n_rows = 0;
@@ -31,14 +31,14 @@ class PrefillEnd {
  public:
   explicit PrefillEnd(const CpuContext& context) : context_(context) {}
 
-  static bool wants_lse(std::int32_t layer, const SeenRows& rows);
-  void run(std::int32_t layer, std::span<const SeenRows> rows, const AttentionShape& shape);
+  static bool wants_lse(std::int32_t layer, const SeenTokens& rows);
+  void run(std::int32_t layer, std::span<const SeenTokens> rows, const AttentionShape& shape);
 
  private:
-  void sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void take_moments(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void sum_all_rows(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape);
+  void save_rows(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape);
+  void take_mass(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape);
+  void take_moments(std::int32_t layer, const SeenTokens& rows, const AttentionShape& shape);
 
   CpuContext context_;
   DropDecider decider_;

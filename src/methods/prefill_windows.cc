@@ -6,16 +6,16 @@
 
 namespace mneme {
 
-std::int64_t PrefillWindowRows::local_tokens(std::int32_t recent) const {
+std::int64_t WindowSpan::local_tokens(std::int32_t recent) const {
   const std::int64_t most = keeps ? end : recent;
   const std::int64_t full = std::clamp<std::int64_t>(base + most - 1, begin, end);  // rows from here on attend `most`
   return (begin + full + 1 - 2 * std::int64_t{base}) * (full - begin) / 2 + (end - full) * most;
 }
 
-PrefillWindowRows window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end) {
+WindowSpan window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end) {
   const std::int32_t rows = plan.window->rows, budget = plan.rules.budget;
   const bool pre_rope = plan.key_basis == KeyBasis::kPreRope;
-  PrefillWindowRows w{.begin = begin, .end = end};
+  WindowSpan w{.begin = begin, .end = end};
   // Rotated keys of the local part are counted from the window's first row: their tiles, and so the bits, depend on the
   // window only.
   if (!dense || pre_rope) {

@@ -7,7 +7,7 @@
 
 namespace mneme {
 
-struct PrefillWindowRows {
+struct WindowSpan {
   std::int32_t begin = 0, end = 0;  // positions
   bool everything = false;          // the rows attend all earlier tokens
   // Attended: sinks [0, sink), the selection, and from `base` on all tokens; with `slides` the last `recent` as the
@@ -20,6 +20,6 @@ struct PrefillWindowRows {
 };
 
 // The window starting at `begin`, of rows up to `end`.   dense: the layer attends everything
-PrefillWindowRows window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end);
+WindowSpan window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end);
 
 }  // namespace mneme

@@ -82,7 +82,7 @@ void WindowAttention::rotate_chunk(std::int32_t layer, const WindowRows& rows, c
 }
 
 // Queries of the window's rows, rotated for the remote part.
-ProbeRows WindowAttention::probe_rows(const Window& w, const AttentionShape& shape) {
+ProbeQueries WindowAttention::probe_rows(const Window& w, const AttentionShape& shape) {
   const WindowRows& rows = *w.rows;
   const std::int64_t width = std::int64_t{rows.cache->shape().n_kv_heads} * shape.group * shape.head_dim;
   const bool rotated = w.chunk->remote_q != nullptr;

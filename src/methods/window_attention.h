@@ -58,7 +58,7 @@ class WindowAttention {
   struct Chunk {
     explicit Chunk(const RopeTable& rope) : remote(rope) {}
     QueryRotator remote;
-    std::vector<QueryRotator::Row> remote_rows;
+    std::vector<QueryRotator::Rotation> remote_rows;
     const float* remote_q = nullptr;  // [rows, n_heads * D]; null: no remapped positions
     RopeAngles local_angles;          // of positions [local_from, end)
     std::int32_t local_from = 0, local_end = 0;
@@ -67,7 +67,7 @@ class WindowAttention {
   struct RunRange {
     std::size_t begin = 0, count = 0;
   };
-  struct Window : PrefillWindowRows {
+  struct Window : WindowSpan {
     const WindowRows* rows = nullptr;
     const Chunk* chunk = nullptr;
   };
@@ -75,7 +75,7 @@ class WindowAttention {
   void rotate_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape, Chunk& chunk);
   void select(std::int32_t layer, const Window& window, const AttentionShape& shape);
   void learn(std::int32_t layer, const Window& window, const AttentionShape& shape);
-  static ProbeRows probe_rows(const Window& window, const AttentionShape& shape);
+  static ProbeQueries probe_rows(const Window& window, const AttentionShape& shape);
   void append_local(std::int32_t layer, const Window& window, std::int32_t kv_head, std::int32_t from,
                     const AttentionShape& shape, std::vector<KvRun>& runs) const;
   float* lse(std::int32_t kv_head, const Window& window, const AttentionShape& shape);
@@ -91,7 +91,7 @@ class WindowAttention {
   std::vector<std::vector<KvRun>> local_runs_;
   std::vector<std::span<const KvRun>> local_spans_;
   std::vector<Chunk> chunks_;
-  // Of heads that are gathered and not yet attended.
+  // Memory of heads that are gathered and not yet attended.
   std::vector<KvRun> runs_;
   std::vector<PrefillPart> parts_;
   std::vector<RunRange> part_runs_;   // by part, in runs_

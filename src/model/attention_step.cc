@@ -42,16 +42,17 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     if (s.n_rows == 0) continue;
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
-    MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
+    MNEME_CHECK(s.phase == SequencePhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
     const Chunk chunk{s.cache, s.method, s.phase, std::ssize(positions_), first, s.n_rows, s.prefill_left};
-    const bool windows = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().window.has_value();
+    const bool windows =
+        s.phase == SequencePhase::kPrefill && s.method != nullptr && s.method->plan().window.has_value();
     const bool pre_rope = s.cache->key_basis() == KeyBasis::kPreRope;
     MNEME_CHECK(!pre_rope || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kPreRope),
                 "keys before RoPE, and a method that does not turn them");
     has_pre_rope_keys_ = has_pre_rope_keys_ || pre_rope;
     // Decode attention adds up in another order than prefill attention. Keys that k-means clusters must not depend on how
     // a prompt is cut into chunks, so a chunk of one row is prefill attention too.
-    const bool clustered = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().lists;
+    const bool clustered = s.phase == SequencePhase::kPrefill && s.method != nullptr && s.method->plan().lists;
     (windows ? windowed_ : s.n_rows == 1 && !clustered ? single_rows_ : chunks_).push_back(chunk);
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
@@ -99,11 +100,11 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   if (!cache_of_row_.empty()) cache_of_row_.front()->pool().end_layer();  // one pool has all sequences
 }
 
-SeenRows AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const {
+SeenTokens AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const {
   return {.cache = chunk.cache,
           .method = chunk.method,
           .n_rows = chunk.n_rows,
-          .decodes = chunk.phase == RowPhase::kDecode,
+          .decodes = chunk.phase == SequencePhase::kDecode,
           .prefill_left = chunk.prefill_left,
           .q = q.row_as<float>(chunk.first_row),
           .q_stride = std::int64_t{n_heads_} * shape_.head_dim,
@@ -113,7 +114,7 @@ SeenRows AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, 
 float* AttentionStep::lse_of(std::int32_t layer, const Chunk& chunk) {
   if (!PrefillEnd::wants_lse(layer, {.method = chunk.method,
                                      .n_rows = chunk.n_rows,
-                                     .decodes = chunk.phase == RowPhase::kDecode,
+                                     .decodes = chunk.phase == SequencePhase::kDecode,
                                      .prefill_left = chunk.prefill_left}))
     return nullptr;
   float* lse = scratch_.lse.as<float>() + scratch_.lse_used;
@@ -150,7 +151,7 @@ void AttentionStep::close_units(std::int32_t layer) {
   scratch_.decode_rows.clear();
   for (const auto* list : {&single_rows_, &chunks_, &windowed_})
     for (const Chunk& chunk : *list)
-      if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
+      if (chunk.method != nullptr && chunk.phase == SequencePhase::kPrefill)
         scratch_.decode_rows.push_back(
             {.cache = chunk.cache, .method = chunk.method, .prefill_left = chunk.prefill_left});
   if (!scratch_.decode_rows.empty()) decode_.close_units(layer, scratch_.decode_rows);
@@ -170,7 +171,7 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
     float* lse = lse_of(layer, row);
     if (lse != nullptr) scratch_.seen_rows.push_back(seen_rows(row, q, lse));
     scratch_.decode_rows.push_back({.cache = row.cache,
-                                    .method = row.phase == RowPhase::kDecode ? row.method : nullptr,
+                                    .method = row.phase == SequencePhase::kDecode ? row.method : nullptr,
                                     .q = q.row_as<float>(row.first_row),
                                     .out = out_row(i),
                                     .window = window_,

@@ -46,7 +46,7 @@ class AttentionStep {
   struct Chunk {  // the rows of one sequence
     const SequenceCache* cache;
     MethodState* method;
-    RowPhase phase;
+    SequencePhase phase;
     std::int64_t first_row;
     std::int32_t first_position, n_rows, prefill_left;
   };
@@ -58,7 +58,7 @@ class AttentionStep {
   void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, std::span<const Chunk> chunks, const ConstTensorView& q,
                      const TensorView& out);
-  SeenRows seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const;
+  SeenTokens seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const;
   // Destination of the log-sum-exp of the chunk's rows, [KV heads, rows, G]; null: not needed.
   float* lse_of(std::int32_t layer, const Chunk& chunk);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
@@ -88,7 +88,7 @@ class AttentionStep {
     std::vector<WindowRows> window_rows;
     std::vector<PrefillPart> prefill_parts;
     std::vector<PrefillHead> prefill_heads;
-    std::vector<SeenRows> seen_rows;
+    std::vector<SeenTokens> seen_rows;
     Buffer lse;
     std::size_t lse_used = 0;  // floats
     Buffer decode_out;         // f32 [single rows, heads * D], when `out` is bf16

@@ -161,7 +161,7 @@ void run_block(LayerPass& p, const MlpPlan& plan) {
   gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.gate, .y = g}, GemmOutput{.w = &p.w.up, .y = u}}, p.context);
   p.lap(Op::kProducts);
   const TensorView hidden = p.memory.ffn_hidden.get(input_dtype({&p.w.down}, p.n(), p.context), p.n(), plan.width);
-  swiglu_cpu(g, u, hidden, p.context);
+  plan.gate == Gate::kGelu ? geglu_cpu(g, u, hidden, p.context) : swiglu_cpu(g, u, hidden, p.context);
   p.lap(Op::kPointwise);
   add_to_residual(p, hidden, p.w.down, nullptr, p.w.ffn_out_norm);
   p.lap(Op::kProducts);

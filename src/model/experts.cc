@@ -28,16 +28,16 @@ void route(std::span<const float> logits, std::int64_t n_used, bool normalise, s
 
 namespace {
 
-struct RoutedRow {
+struct RoutedToken {
   std::int64_t row;
   float share;
 };
 
 // Rows of each expert, in order.
-std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p, const ExpertsPlan& plan) {
+std::vector<std::vector<RoutedToken>> rows_of_experts(const LayerPass& p, const ExpertsPlan& plan) {
   const TensorView logits = p.memory.router.get(DType::kF32, p.n(), plan.n);
   gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.router, .y = logits, .bias = or_null(p.w.router_bias)}}, p.context);
-  std::vector<std::vector<RoutedRow>> rows(plan.n);
+  std::vector<std::vector<RoutedToken>> rows(plan.n);
   std::vector<RoutedExpert> routed(plan.n_used);
   for (std::int64_t i = 0; i < p.n(); ++i) {
     route({logits.row_as<float>(i), static_cast<std::size_t>(plan.n)}, plan.n_used, plan.normalise, routed);
@@ -48,7 +48,7 @@ std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p, const Ex
 }
 
 // to [n, hidden] += share times the expert's output, of its rows.
-void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights& e, std::span<const RoutedRow> rows,
+void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights& e, std::span<const RoutedToken> rows,
                 const TensorView& to) {
   const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = plan.width;
   const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
@@ -74,7 +74,7 @@ void run_expert(const LayerPass& p, const ExpertsPlan& plan, const ExpertWeights
 void run_shared_expert(const LayerPass& p, ExpertsPlan plan, const TensorView& to) {
   const TensorView gates = p.memory.router.get(DType::kF32, p.n(), 1);
   gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.shared_gate, .y = gates}}, p.context);
-  std::vector<RoutedRow> rows;
+  std::vector<RoutedToken> rows;
   for (std::int64_t i = 0; i < p.n(); ++i) rows.push_back({i, 1.0f / (1.0f + std::exp(-*gates.row_as<float>(i)))});
   plan.width = plan.shared;
   run_expert(p, plan, p.w.shared, rows, to);
@@ -91,7 +91,7 @@ void run_block(LayerPass& p, const ExpertsPlan& plan) {
     to = p.memory.partial.get(DType::kF32, p.n(), p.config.hidden);
     std::fill_n(to.row_as<float>(0), p.n() * p.config.hidden, 0.0f);
   }
-  const std::vector<std::vector<RoutedRow>> rows = rows_of_experts(p, plan);
+  const std::vector<std::vector<RoutedToken>> rows = rows_of_experts(p, plan);
   for (std::size_t e = 0; e < rows.size(); ++e)
     if (!rows[e].empty() && p.w.experts[e].gate.n_out() > 0) run_expert(p, plan, p.w.experts[e], rows[e], to);
   if (plan.shared > 0 && p.n() > 0) run_shared_expert(p, plan, to);

@@ -89,7 +89,7 @@ void ForwardImpl::run_layer(std::int32_t layer, const TensorView& x) {
 // clustered must not depend on the tiles that threads, chunks and the rest of the batch make kFast pick.
 void ForwardImpl::select_rounding(const ForwardInput& input) {
   const bool clusters = std::any_of(input.sequences.begin(), input.sequences.end(), [](const SequenceRows& s) {
-    return s.method != nullptr && s.method->plan().lists && s.phase == RowPhase::kPrefill;
+    return s.method != nullptr && s.method->plan().lists && s.phase == SequencePhase::kPrefill;
   });
   context.rounding = clusters ? Rounding::kFixed : rounding;
 }
@@ -180,6 +180,9 @@ ConstTensorView ForwardImpl::run_head(const TensorView& rows) {
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), plan.norm_eps, h, context);
   ranks == nullptr ? gemm_cpu(h, std::array{GemmOutput{.w = &head, .y = y}}, context) : gather_logits(h, y);
+  if (plan.logit_cap != 0.0)
+    soft_cap_cpu({y.row_as<float>(0), static_cast<std::size_t>(n * config.vocab)}, static_cast<float>(plan.logit_cap),
+                 context);
   for (std::int64_t row = 0; row < n; ++row)
     for (const std::int32_t id : model.absent_tokens())
       y.row_as<float>(row)[id] = -std::numeric_limits<float>::infinity();

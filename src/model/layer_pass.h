@@ -79,7 +79,7 @@ inline const float* or_null(std::span<const float> bias) {
 
 // q, k, v = RMSNorm(x) W^T + bias, RMSNorm of q and k, RoPE; stores k and v; x += attention(q) W_o^T + bias
 void run_block(LayerPass& p, const AttentionPlan& plan);
-// x += (silu(h W_gate^T) * h W_up^T) W_down^T, h = RMSNorm(x)
+// x += (silu(h W_gate^T) * h W_up^T) W_down^T, h = RMSNorm(x); or gelu()
 void run_block(LayerPass& p, const MlpPlan& plan);
 // x += sum over the experts a row is routed to, of its output by its share
 void run_block(LayerPass& p, const ExpertsPlan& plan);

@@ -34,7 +34,7 @@ std::int64_t apply_limits(ModelConfig& config, std::int64_t context) {
   const std::int64_t length = context == 0 ? config.max_context : context;
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (length < 1 || length > kMax) fail(ErrorKind::kOption, "context of {} tokens: expected 1 to {}", length, kMax);
-  if (config.sliding_window >= length) config.sliding_window = 0;
+  if (config.sliding_window >= length) config.sliding_window = config.plain_windows ? length : 0;
   const bool any_window = config.sliding_window > 0 &&
                           std::find(config.windowed.begin(), config.windowed.end(), true) != config.windowed.end();
   if (!any_window && !config.windowed.empty()) {

@@ -109,7 +109,7 @@ class Model {
 
 // kPrefill: the rows are part of a prompt and attend everything before them. kDecode: one row, which attends what the
 // sequence's method selects.
-enum class RowPhase : std::uint8_t { kPrefill, kDecode };
+enum class SequencePhase : std::uint8_t { kPrefill, kDecode };
 
 // The rows of one sequence in a forward pass.
 struct SequenceRows {
@@ -118,7 +118,7 @@ struct SequenceRows {
   bool want_logits = false;        // of its last row
   bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in both phases
-  RowPhase phase = RowPhase::kPrefill;
+  SequencePhase phase = SequencePhase::kPrefill;
   // Prefill rows after these; 0: the prefill ends with them, and the method may decide what to keep. Decisions are
   // pending in `method` until the caller's commit(cache) after a successful pass.
   std::int32_t prefill_left = 0;

@@ -14,7 +14,7 @@ struct WeightMix {
 
   static WeightMix all(DType type) { return {type, type}; }
   static WeightMix q4_k_m() { return {DType::kQ4_K, DType::kQ6_K}; }
-  // Of v and down of layer i. Source  use_more_bits of llama-quant.cpp.
+  // The types of v and down of layer i. Source  use_more_bits of llama-quant.cpp.
   DType of_layer(std::int64_t i, std::int64_t n_layers) const {
     return i < n_layers / 8 || i >= 7 * n_layers / 8 || (i - n_layers / 8) % 3 == 2 ? better : most;
   }

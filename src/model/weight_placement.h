@@ -30,7 +30,7 @@ WeightPlacement first_layers(std::int64_t n);
 WeightPlacement fitting_layers(std::span<const LayerWeightBytes> layers, std::int64_t room);
 
 std::vector<LayerWeightBytes> layer_weight_bytes(const Model& model);
-// Of the embedding and the head, in the device's layouts.
+// Bytes of the embedding and the head, in the device's layouts.
 std::int64_t outer_weight_bytes(const Model& model);
 // Upper bound of the bytes of a step's activations, for so many rows and logits, within a third.
 std::int64_t activation_estimate(const ModelConfig& config, std::int64_t rows, std::int64_t sequences);

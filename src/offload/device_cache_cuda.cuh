@@ -1,4 +1,4 @@
-// Device functions shared by the kernels over cache slots: regions in units, which heads need a new selection.
+// Device functions shared by the kernels over cache slots: addresses, regions in units, flags of gates.
 #pragma once
 
 #include "src/cuda/common.cuh"
@@ -71,14 +71,14 @@ __device__ __forceinline__ std::byte* resident_token(const DeviceCache& s, const
 constexpr int kMaxSlotGroup = 16;  // query heads of a KV head
 
 // A row of slots returned by of_layer().
-struct RowOfSlots {
+struct SlotRow {
   SelectionPlan plan;
   int seq_slot, length, reset_bits;
   bool reset;
   bool sparse;  // the row selects, or attends a window only
 };
-__device__ __forceinline__ RowOfSlots row_at(const DeviceCache& s, const SlotRows& rows, int row) {
-  RowOfSlots r;
+__device__ __forceinline__ SlotRow row_at(const DeviceCache& s, const SlotRows& rows, int row) {
+  SlotRow r;
   r.seq_slot = rows.seq_slots[row], r.length = rows.lengths[row];
   r.sparse = false;
   if (r.seq_slot < 0) return r;
@@ -92,118 +92,34 @@ __device__ __forceinline__ RowOfSlots row_at(const DeviceCache& s, const SlotRow
 // One thread. Where tokens have no cache slots and the step attends a speculative selection: lists the step's own token
 // last.
 __device__ __forceinline__ void list_newest(const DeviceCache& s, const KvTables& pages, int layer, int slot_layer,
-                                            const RowOfSlots& r, int kv_head) {
+                                            const SlotRow& r, int kv_head) {
   const PageRegion region = page_region(r.plan, r.length);
   const int last = region.first + region.n_select + region.stop - region.window - 1;
   s.slots.listed[slot_index(s, slot_layer, r.seq_slot, kv_head) * s.max_listed + last] =
       unit_token(pages, 1, layer, r.seq_slot, kv_head, r.length - 1);
 }
 
-// Cosines that a gate compares.
-struct Cosines {
-  float sum = 0, most = -2, least = 2;
-  bool nan = false;
-  __device__ __forceinline__ void take(float v) {
-    nan = nan || isnan(v);
-    sum += v, most = fmaxf(most, v), least = fminf(least, v);
-  }
-  // Whether n of them are below the gate's threshold.
-  __device__ __forceinline__ bool below_tau(const SelectionPlan& plan, int n) const {
-    const float pooled = plan.gate.pool == GatePool::kMean  ? sum / static_cast<float>(n)
-                         : plan.gate.pool == GatePool::kMax ? most
-                                                            : least;
-    return nan || !(pooled >= plan.gate.tau);
-  }
-};
-
-// Whether a layer's queries moved too far. Called by a whole warp.
-__device__ __forceinline__ bool layer_moved(const DeviceCache& s, const RowOfSlots& r, int layer) {
-  const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  Cosines c;
-  for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) c.take(__ldcg(s.selection.cosine + at * s.n_heads + h));
-  c.sum = warp_sum(c.sum), c.most = warp_max(c.most), c.least = -warp_max(-c.least), c.nan = __any_sync(~0u, c.nan);
-  return c.below_tau(r.plan, s.n_heads);
-}
-
-// What a layer with kept selections does in a step. Computed by a whole warp, before the step's recall_units_cuda.
-struct KeptStep {
-  bool asked, moved;  // the gate was evaluated; it flagged
-  bool makes;         // selects with this step's query
-};
-__device__ __forceinline__ KeptStep kept_step(const DeviceCache& s, const RowOfSlots& r, int layer) {
-  KeptStep k;
-  k.asked = (r.reset_bits & kNoQuery) == 0;
-  k.moved = k.asked && layer_moved(s, r, layer);
-  k.makes = false;
-  if (!r.sparse) return k;
-  const KeptSelection& kept = s.selection.kept[kept_index(s, layer, r.seq_slot)];
-  const bool worn = r.plan.gate.max_reuse > 0 && __ldcg(&kept.reused) >= r.plan.gate.max_reuse;
-  // A selection made just above the budget may be too short for a step with a shorter window.
-  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.plan, layer, r.seq_slot, r.length).n_select;
-  k.makes = r.reset || k.moved || worn || too_short;
-  return k;
-}
 __device__ __forceinline__ void add_count(std::uint64_t& to, int n) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(n));
 }
-// Publishes the decision for recall_units_cuda and counts. One warp per launch, row and layer.
-__device__ __forceinline__ void record_kept_step(const DeviceCache& s, const RowOfSlots& r, int layer,
-                                                 const KeptStep& k) {
-  if (threadIdx.x % kWarp != 0) return;
-  const std::int64_t at = kept_index(s, layer, r.seq_slot);
-  s.selection.kept[at].made_now = k.makes ? s.selection.kept[at].n_made + 1 : 0;
-  if (k.asked) add_count(s.counts[at].checks, 1);
-  if (k.moved) add_count(s.counts[at].corrections, 1);
-  if (k.makes) add_count(s.counts[at].made, 1);
-}
-// Stores the queries that the gate will compare with, where these are the last selection's. One thread block per KV
-// head.
-__device__ __forceinline__ void keep_queries(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head,
-                                             const KeptStep& k) {
-  if (s.selection.asked_q == nullptr || r.plan.gate.reference == GateReference::kPrevious || !(k.makes || !r.sparse))
-    return;
-  const int group = s.n_heads / s.n_kv_heads, words = group * s.head_dim / 8;
-  const std::int64_t at = (kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head * group) * s.head_dim / 8;
-  for (int i = threadIdx.x; i < words; i += blockDim.x)
-    static_cast<uint4*>(s.selection.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.selection.last_q) + at + i);
-}
-
 // Whether the gate compares the missing mass of this step's selection.
 __device__ __forceinline__ bool by_mass(const SelectionPlan& r) {
   return r.schedule == ScheduleKind::kSpeculative && r.gate.kind == GateKind::kMass;
 }
-__device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
+__device__ __forceinline__ bool by_mass(const SlotRow& r) {
   return by_mass(r.plan);
 }
 
-// Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.
-__device__ __forceinline__ bool moved(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
-  const std::int64_t at = slot_index(s, layer, r.seq_slot, kv_head);
-  if (by_mass(r)) return __ldcg(s.selection.mass + at) > r.plan.gate.eps;
-  // Of the model's KV head.
-  const int group = s.n_heads / s.n_kv_heads * s.shared;
-  const float* c = s.selection.cosine + kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head / s.shared * group;
-  float v[kMaxSlotGroup];  // all loads before the first use
-#pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;
-  Cosines all;
-#pragma unroll
-  for (int g = 0; g < kMaxSlotGroup; ++g)
-    if (g < group) all.take(v[g]);
-  return all.below_tau(r.plan, group);
-}
-
-// Whether a KV head attends a selection made with this step's query; for kept selections valid after select_*_cuda.
-__device__ __forceinline__ bool needs_now(const DeviceCache& s, const RowOfSlots& r, int layer, int kv_head) {
+// Whether a KV head attends a selection made with this step's query. Where a gate decides, it reads the flag that the
+// gate has published (src/selection/gate/gate_cuda.cuh says when).
+__device__ __forceinline__ bool needs_now(const DeviceCache& s, const SlotRow& r, int layer, int kv_head) {
   if (!r.sparse || r.plan.schedule == ScheduleKind::kNone) return false;
-  if (r.plan.schedule == ScheduleKind::kBoundary)
-    return __ldcg(&s.selection.kept[kept_index(s, layer, r.seq_slot)].made_now) != 0;
   if (r.plan.schedule == ScheduleKind::kEveryStep || r.reset) return true;
-  return moved(s, r, layer, kv_head);
+  return __ldcg(s.selection.flags + slot_index(s, layer, r.seq_slot, kv_head)) != 0;
 }
-// Whether this step's query is scored: some KV head, or the gate, needs it. Called by a whole warp, one lane per head,
-// so that the loads overlap.
-__device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfSlots& r, int layer) {
+// Whether this step's query is scored: some KV head needs it, or the gate will weigh what it selects. Called by a whole
+// warp, one lane per head, so that the loads overlap.
+__device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const SlotRow& r, int layer) {
   if (by_mass(r)) return r.sparse;
   bool any = false;
   for (int first = 0; first < s.n_kv_heads; first += kWarp) {
@@ -214,7 +130,7 @@ __device__ __forceinline__ bool any_needs_now(const DeviceCache& s, const RowOfS
 }
 
 // Whether select_pages_cuda ranks a row, given whether some KV head needs a selection now.
-__device__ __forceinline__ bool selects(const RowOfSlots& r, SelectWhen when, bool any_now) {
+__device__ __forceinline__ bool selects(const SlotRow& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
   return r.plan.schedule == ScheduleKind::kSpeculative && !(any_now && same_region(r.plan, r.length, r.length + 1));

@@ -16,9 +16,10 @@
 // Units that are lists of tokens (UnitLists) are selected whole and fetched token by token: the unit of a cache slot is
 // then a token.
 //
-// Kernels of a step, in this order: store_qkv_cuda (pointwise_cuda.h) stores the new token, updates the box of the open
-// page and computes the cosine of this step's and the previous step's queries. select_pages_cuda or select_tokens_cuda
-// (one_bit_cuda.h) selects. recall_units_cuda fetches the misses and writes the cache slots to attend. Attention
+// Kernels of a step, in this order: store_qkv_cuda (src/kv/append/append_cuda.h) stores the new token, updates the box
+// of the open page, computes the cosine of this step's and the previous step's queries, and evaluates a gate by
+// cosines. select_pages_cuda or select_tokens_cuda (one_bit_cuda.h) selects, and evaluates the other gates
+// (src/selection/gate/gate.h). recall_units_cuda fetches the misses and writes the cache slots to attend. Attention
 // follows. With SelectWhen::kNext selection and recall run concurrently with the rest of the step, for the next step.
 #pragma once
 
@@ -67,6 +68,7 @@ struct Selections {
   void* asked_q = nullptr;        // queries of the last selection (GateReference::kLastRetrieval); or null
   float* cosine = nullptr;        // [heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;          // [KV heads], mass gates: missing mass, after select_*_cuda
+  std::int32_t* flags = nullptr;  // [KV heads]: the gate's decision, 1: attends a selection made with this step's query
   KeptSelection* kept = nullptr;  // null: no kept selections
   bool whole_attention = false;   // some plan has Domain::kAttention
 };

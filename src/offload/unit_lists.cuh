@@ -78,7 +78,7 @@ struct Lists {
 };
 
 // What a (row, KV head) attends.
-struct Item {
+struct RecallItem {
   std::int64_t index;  // slot_index
   int seq_slot, kv_head, length, from;
   PageRegion region;
@@ -92,8 +92,8 @@ struct Item {
 };
 
 template <typename K>
-__device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
-  RowOfSlots r = row_at(p.s, p.rows, row);
+__device__ __forceinline__ SlotRow recall_row(const RecallArgs& p, int row) {
+  SlotRow r = row_at(p.s, p.rows, row);
   r.plan.units.tokens = K::kUnitTokens;
   return r;
 }
@@ -107,15 +107,15 @@ __device__ __forceinline__ std::int64_t unit_bytes_of(const RecallArgs& p) {
   return token_bytes_of<K>(p) * K::kUnitTokens;
 }
 template <typename K>
-__device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, const Item& item) {
+__device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, const RecallItem& item) {
   return p.s.slots.slot_of + item.index * (p.s.max_pages * (kKvPageTokens / K::kUnitTokens));
 }
 template <typename K>
-__device__ __forceinline__ bool keeps(const RowOfSlots& r) {
+__device__ __forceinline__ bool keeps(const SlotRow& r) {
   return K::kKeeps && r.seq_slot >= 0 && r.plan.schedule == ScheduleKind::kBoundary;
 }
 template <typename K>
-__device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
+__device__ __forceinline__ void set_region(const RecallArgs& p, const SlotRow& r, int kv_head, RecallItem& it) {
   it.index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
   it.seq_slot = r.seq_slot, it.kv_head = kv_head;
   it.length = it.now = r.length + (K::kNow ? 0 : 1);
@@ -135,7 +135,7 @@ struct Needs {
 };
 // For the next step a whole warp evaluates it. Where the next region differs, the result does not depend on it.
 template <typename K>
-__device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+__device__ __forceinline__ Needs needs_of(const RecallArgs& p, const SlotRow& r, int kv_head) {
   Needs needs{false, false};
   if constexpr (K::kNow) {
     needs.own = needs_now(p.s, r, p.slot_layer, kv_head);
@@ -154,7 +154,7 @@ __device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots&
 
 // Sets up the item's list; false: the list is unchanged.
 template <typename K>
-__device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, const Needs& needs, Item& it) {
+__device__ bool item_of(const RecallArgs& p, const SlotRow& r, int kv_head, const Needs& needs, RecallItem& it) {
   if (K::kNow) {
     const bool plain = r.plan.schedule == ScheduleKind::kNone;
     if (!needs.own && !plain) return false;
@@ -172,7 +172,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, c
 
 // One thread.
 template <typename K>
-__device__ __forceinline__ void count_gate(const RecallArgs& p, const RowOfSlots& r, const Needs& needs) {
+__device__ __forceinline__ void count_gate(const RecallArgs& p, const SlotRow& r, const Needs& needs) {
   if (!K::kNow || r.plan.schedule != ScheduleKind::kSpeculative || r.reset) return;
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, r.seq_slot)];
   add_count(counts.checks, 1);
@@ -197,8 +197,8 @@ __device__ __forceinline__ void remember(const RecallArgs& p, int seq_slot, int 
 
 // Sets up a row's item, which is all zeros. `counts`: the calling thread counts for the KV head.
 template <typename K>
-__device__ __forceinline__ Work work_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, bool counts,
-                                        Item& item) {
+__device__ __forceinline__ Work work_of(const RecallArgs& p, const SlotRow& r, int kv_head, bool counts,
+                                        RecallItem& item) {
   const bool kept = keeps<K>(r), remembers = kept && counts && kv_head == 0;
   if (!r.sparse) {
     if (remembers) remember(p, r.seq_slot, 0);

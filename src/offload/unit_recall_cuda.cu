@@ -32,8 +32,8 @@ constexpr int kRecallPiece = kPieceBytes;
 
 // Fetches tokens out of the pages, one by one, by `warp` of n_warps warps.
 template <typename K>
-__device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const Item& item, const Lists& lists, std::byte* base,
-                                             int warp, int n_warps) {
+__device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RecallItem& item, const Lists& lists,
+                                             std::byte* base, int warp, int n_warps) {
   const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = lists.counters->n_missing;
   const auto from = [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; };
   const auto to = [&](int i) { return base + lists.missing[i].slot * bytes; };
@@ -47,7 +47,7 @@ __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const Item& it
 // For the next step with a window of 0 or 1 this step's own token belongs to the selection, and it is in no page yet.
 // Called by the whole thread block, after fetch_tokens().
 template <typename K>
-__device__ __forceinline__ void fetch_newest(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+__device__ __forceinline__ void fetch_newest(const RecallArgs& p, const SlotRow& r, const RecallItem& item,
                                              const Lists& lists, std::byte* base) {
   if (item.region.last < r.length) return;
   const int bytes = static_cast<int>(token_bytes_of<K>(p)), n = lists.counters->n_missing,
@@ -64,7 +64,7 @@ __device__ __forceinline__ void fetch_newest(const RecallArgs& p, const RowOfSlo
 // Fetches the item's tokens and commits its tables. For this step four warps commit while the others fetch: neither needs
 // the other.
 template <typename K>
-__device__ __forceinline__ void fetch_and_commit(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+__device__ __forceinline__ void fetch_and_commit(const RecallArgs& p, const SlotRow& r, const RecallItem& item,
                                                  const Lists& lists, std::byte* base) {
   constexpr int kWarps = K::kThreads / kWarp, kCommitting = K::kNow ? 4 : 0;
   const int tid = static_cast<int>(threadIdx.x);
@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   const int items = p.rows.n * p.s.n_kv_heads;
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
-    const RowOfSlots r = recall_row<K>(p, row);
+    const SlotRow r = recall_row<K>(p, row);
     const auto all_there = [&] {
       if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
       signal(p, row, r.seq_slot, kv_head, p.s.slots.listed_for);
       signal(p, row, r.seq_slot, kv_head, p.s.slots.arrived_for);
     };
-    Item item{};
+    RecallItem item{};
     const Work work = work_of<K>(p, r, kv_head, threadIdx.x == 0, item);
     if (K::kNow && p.s.slots.relisted != nullptr && threadIdx.x == 0 && r.seq_slot >= 0)
       p.s.slots.relisted[slot_index(p.s, p.slot_layer, r.seq_slot, kv_head)] = work == Work::kNone ? 0 : 1;
@@ -191,11 +191,11 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   launch_dependents();
   grid_dependency_wait();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
-  const RowOfSlots r = recall_row<Listed>(p, row);
+  const SlotRow r = recall_row<Listed>(p, row);
   if (r.seq_slot < 0) return;
   if (!Listed::kNow && !r.sparse) return;
   const bool first_block = blockIdx.x == 0 && threadIdx.x == 0;
-  Item item{};
+  RecallItem item{};
   const Work work = work_of<Listed>(p, r, kv_head, first_block, item);
   if (r.sparse && work == Work::kNone) {
     if (first_block && Listed::kNow && r.plan.schedule == ScheduleKind::kSpeculative)

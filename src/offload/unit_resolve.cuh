@@ -8,7 +8,7 @@ namespace mneme::cuda::recall {
 
 // Evicts `wanted` cache slots that are not in use, least recently selected first, lowest index first among equals.
 template <typename K>
-__device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
+__device__ void assign_slots(const RecallItem& item, const Lists& lists, int wanted) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
 #pragma unroll 1
@@ -53,7 +53,7 @@ __device__ void assign_slots(const Item& item, const Lists& lists, int wanted) {
 // Finds hits and assigns cache slots to misses. Independent loads are issued first, together: each has a latency of 0.5
 // us.
 template <typename K>
-__device__ void resolve(const RecallArgs& p, const Item& item, const Lists& lists) {
+__device__ void resolve(const RecallArgs& p, const RecallItem& item, const Lists& lists) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
   const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;
@@ -94,7 +94,7 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
 
 // Lists the window's cache slots after the selection. With lists, from the newest token, so that the other entries stay
 // in place while the window grows and the selection shrinks.
-__device__ inline void list_window(const RecallArgs& p, const Item& item, int lane, int n_lanes) {
+__device__ inline void list_window(const RecallArgs& p, const RecallItem& item, int lane, int n_lanes) {
   const PageRegion& region = item.region;
   std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed + region.first + item.attended;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + region.first;
@@ -109,7 +109,7 @@ __device__ inline void list_window(const RecallArgs& p, const Item& item, int la
 
 // A step that keeps its selection: updates the window, and where it has shrunk, attends more of the selection.
 template <typename K>
-__device__ void list_again(const RecallArgs& p, const Item& item) {
+__device__ void list_again(const RecallArgs& p, const RecallItem& item) {
   const std::int32_t* selected_ids = p.s.selection.ids[0] + item.index * p.s.max_listed;
   const std::int32_t* slot_of = slots_of_units<K>(p, item);
   std::int32_t* listed = p.s.slots.listed + item.index * p.s.max_listed + item.region.first;
@@ -121,7 +121,7 @@ __device__ void list_again(const RecallArgs& p, const Item& item) {
 }
 
 // One thread: counts what resolve() found.
-__device__ inline void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
+__device__ inline void count_found(const RecallArgs& p, const RecallItem& item, const Lists::Counters& c) {
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, item.seq_slot)];
   if (!item.again) add_count(counts.selected, item.attended);
   add_count(counts.missing, c.n_missing);
@@ -130,7 +130,7 @@ __device__ inline void count_found(const RecallArgs& p, const Item& item, const 
 
 // Commits what resolve() decided to the tables. Called by `lane` of n_lanes threads.
 template <typename K>
-__device__ void commit_slots(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
+__device__ void commit_slots(const RecallArgs& p, const RecallItem& item, const Lists& lists, int lane, int n_lanes) {
   const PageRegion& region = item.region;
   const std::int64_t slots = item.index * p.s.n_slots;
   const std::int32_t* selected_ids = p.s.selection.ids[item.from] + item.index * p.s.max_listed;

@@ -52,7 +52,7 @@ struct PeerBuffers {
 // there, waits until the other's are, reads them, says that it has, and waits until the other has, so that the next GEMM
 // may write.
 inline constexpr int kPeerReaders = 128;  // thread blocks, on every device: they meet by number
-struct PeerRows {
+struct PeerExchange {
   const float* of[2] = {};          // each rank's own
   std::uint32_t* flags[2] = {};     // each rank's, that the other writes: [2, kPeerReaders], rows are there, were read
   std::uint32_t* epochs = nullptr;  // [kPeerReaders], this rank's alone

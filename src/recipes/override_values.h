@@ -125,7 +125,7 @@ CosineGate& gate_of(Recipe& r, std::string_view key);
 const CosineGate* gate_of(const Recipe& r);
 const MassGate* mass_gate_of(const Recipe& r);
 
-// The same kind of gate keeps its settings.
+// A gate of the same kind keeps its settings.
 void set_gate(Recipe& r, std::string_view key, std::string_view value);
 
 const Boundary* boundary_of(const Recipe& r);

@@ -74,13 +74,13 @@ double sum_exp(std::span<const float> x, float max) {
   return sum;
 }
 
-struct Row {
+struct FiniteLogits {
   std::span<const float> x;
   float max = 0;  // finite, or -inf where no logit is larger
 };
 
 // With +inf, differences would be NaN: copies to `store`, where those are equal and all others impossible.
-Row with_finite_max(std::span<const float> x, std::vector<float>& store) {
+FiniteLogits with_finite_max(std::span<const float> x, std::vector<float>& store) {
   const float max = largest(x);
   if (max < kInfinity) return {x, max};
   store.resize(x.size());
@@ -93,7 +93,7 @@ std::int32_t first_equal(std::span<const float> x, float value) {
 }
 
 // -inf where no token is possible.
-float log_probability_of(const Row& row, std::int32_t token) {
+float log_probability_of(const FiniteLogits& row, std::int32_t token) {
   if (!(row.max > -kInfinity)) return -kInfinity;
   const double depth = row.x[token] - row.max;
   return static_cast<float>(depth - std::log(sum_exp(row.x, row.max)));
@@ -116,7 +116,7 @@ float log_probability(std::span<const float> logits, std::int32_t token) {
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
   std::vector<TokenLogprob> top;
   thread_local std::vector<float> finite;
-  const Row row = with_finite_max(logits, finite);
+  const FiniteLogits row = with_finite_max(logits, finite);
   if (n <= 0 || !(row.max > -kInfinity)) return top;
   // A heap of the n best so far, the worst on top: NaN never enters, because it compares false.
   const auto before = [&](const TokenLogprob& a, const TokenLogprob& b) {
@@ -141,11 +141,12 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
 
 Sampler::SampledToken Sampler::next(std::span<const float> logits) {
   MNEME_CHECK(!logits.empty(), "no logits");
-  const Row plain = with_finite_max(logits, plain_);
-  Row row = plain;
+  const FiniteLogits plain = with_finite_max(logits, plain_);
+  FiniteLogits row = plain;
   SampledToken sampled{0, -kInfinity};
-  if (constraint_ != nullptr || penalises() || !options_.logit_bias.empty()) {
-    if (constraint_ != nullptr) {
+  const bool forbids = constrained();
+  if (forbids || penalises() || !options_.logit_bias.empty()) {
+    if (forbids) {
       // Before the check for +inf: a forbidden +inf must not exclude the others.
       penalised_.assign(logits.begin(), logits.end());
       sampled.token = forbid(penalised_);

@@ -50,11 +50,12 @@ class Sampler {
 
   // Whether next() depends only on the logits, the options' temperature, top_k, top_p and min_p, and one random number,
   // so that the device can sample instead.
-  bool is_plain() const { return !penalises() && constraint_ == nullptr && options_.logit_bias.empty(); }
-  // That random number, in [0, 1), of the next draw; drew() advances past it.
+  bool is_plain() const { return !penalises() && !constrained() && options_.logit_bias.empty(); }
+  // That random number, in [0, 1), of the next draw; drew() advances past it, with the token that was drawn.
   double peek() const { return Rng(rng_).uniform(); }
-  void drew() {
+  void drew(std::int32_t token) {
     if (options_.temperature > 0) static_cast<void>(rng_.uniform());
+    if (constraint_ != nullptr) constraint_ = constraint_->after(token);
   }
 
   const SamplingOptions& options() const { return options_; }
@@ -65,6 +66,7 @@ class Sampler {
 
  private:
   bool penalises() const;
+  bool constrained() const { return constraint_ != nullptr && !constraint_->everything(); }
   void penalise(std::span<float> logits) const;
   void add_bias(std::span<float> logits) const;
   // Sets forbidden logits to -inf. Returns the first allowed token.

@@ -51,6 +51,12 @@ struct ServerTimeouts {
   double shutdown_seconds = 30;   // for answers that run, after that
 };
 
+// Responses of /v1/responses that are kept for previous_response_id.
+struct ResponseStoreOptions {
+  std::size_t bytes = 64 << 20;  // 0: none
+  double seconds = 3600;         // after the last use
+};
+
 struct ServerOptions {
   std::filesystem::path model;
   std::string served_name;                          // empty: the file's or folder's name
@@ -62,6 +68,7 @@ struct ServerOptions {
   ListenOptions listen;
   ServerLimits limits;
   ServerTimeouts timeouts;
+  ResponseStoreOptions responses;
 
   int default_max_tokens = 4096;  // of a chat answer that names none
   bool prefix_cache = true;

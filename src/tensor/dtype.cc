@@ -10,7 +10,8 @@ const DTypeInfo& dtype_info(DType dtype) {
       kU8{"u8", 1, 1}, kQ8_0{"q8_0", 32, 34}, kQ4_0{"q4_0", 32, 18}, kQ4_1{"q4_1", 32, 20}, kQ5_0{"q5_0", 32, 22},
       kQ5_1{"q5_1", 32, 24}, kQ2_K{"q2_k", 256, 84}, kQ3_K{"q3_k", 256, 110}, kQ4_K{"q4_k", 256, 144},
       kQ5_K{"q5_k", 256, 176}, kQ6_K{"q6_k", 256, 210}, kIQ4_NL{"iq4_nl", 32, 18}, kIQ4_XS{"iq4_xs", 256, 136},
-      kMXFP4{"mxfp4", 32, 17}, kFp8{"fp8", 64, 68}, kInt4{"int4", 32, 20}, kInt8{"int8", 32, 36};
+      kMXFP4{"mxfp4", 32, 17}, kFp8{"fp8", 64, 68}, kInt4{"int4", 32, 20}, kInt8{"int8", 32, 36},
+      kNVFP4{"nvfp4", 64, 40};
   switch (dtype) {
     case DType::kF32:
       return kF32;
@@ -54,6 +55,8 @@ const DTypeInfo& dtype_info(DType dtype) {
       return kInt4;
     case DType::kInt8:
       return kInt8;
+    case DType::kNVFP4:
+      return kNVFP4;
   }
   MNEME_CHECK(false, "dtype {} does not exist", underlying(dtype));
 }

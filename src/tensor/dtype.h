@@ -31,6 +31,8 @@ enum class DType : std::uint8_t {
             // safetensors become them
   kInt4,    // blocks of 32, 20 bytes: scale and zero point, nibbles in the order of kQ4_0
   kInt8,    // blocks of 32, 36 bytes: f32 scale d, 32 x int8 q; value = d * q
+  kNVFP4,   // blocks of 64, 40 bytes: the matrix's f32 factor, 4 scales in e4m3, codes of e2m1; type 40 of GGUF files
+            // becomes it too
 };
 
 struct DTypeInfo {

@@ -112,14 +112,14 @@ class Sequence {
     for (std::int32_t l = 0; l < kLayers; ++l) {
       const float* q = queries_[l].data();
       std::vector<float> out(n * width()), lse(n * shape_.n_heads, NAN);
-      SeenRows rows{.cache = &cache_,
-                    .method = &method_,
-                    .n_rows = n,
-                    .decodes = decodes,
-                    .prefill_left = left,
-                    .q = q,
-                    .q_stride = static_cast<std::int64_t>(width()),
-                    .lse = lse.data()};
+      SeenTokens rows{.cache = &cache_,
+                      .method = &method_,
+                      .n_rows = n,
+                      .decodes = decodes,
+                      .prefill_left = left,
+                      .q = q,
+                      .q_stride = static_cast<std::int64_t>(width()),
+                      .lse = lse.data()};
       const bool wanted = PrefillEnd::wants_lse(l, rows);
       if (decodes) {
         const DecodeRow row{.cache = &cache_, .method = &method_, .q = q, .out = out.data(), .lse = lse.data()};

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "src/methods/decode_attention.h"
-#include "src/methods/gate.h"
 #include "src/methods/layer_selector.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "src/selection/gate/gate.h"
 #include "tests/contract/random_sequence.h"
 
 namespace mneme {

@@ -57,13 +57,13 @@ class Example {
                            .out_stride = 8,
                            .lse = lse.data()};
     attend_prefill_ref(std::span(&head, 1), shape);
-    const SeenRows rows{.cache = &cache_,
-                        .method = method_.get(),
-                        .n_rows = n,
-                        .decodes = decodes,
-                        .q = q.data(),
-                        .q_stride = 8,
-                        .lse = lse.data()};
+    const SeenTokens rows{.cache = &cache_,
+                          .method = method_.get(),
+                          .n_rows = n,
+                          .decodes = decodes,
+                          .q = q.data(),
+                          .q_stride = 8,
+                          .lse = lse.data()};
     prefill_end_.run(0, std::span(&rows, 1), shape);
     method_->commit(cache_);
     reference_->see(whole_, {.q = q.data(), .n_rows = n, .decodes = decodes});

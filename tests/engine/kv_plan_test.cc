@@ -65,10 +65,9 @@ TEST(KvPlan, AContextThatNobodyAskedForShrinksToTheMemory) {
 }
 
 TEST(KvPlan, AContextAskedForMustFit) {
-  expect_error(
-      with(8192, 255 * kPage), kPlenty, ErrorKind::kResource,
-      "one sequence of 8192 tokens takes 4194304 bytes of keys and values (512 a token); 4177920 bytes are set "
-      "aside (kv_memory_bytes): room for 8160 tokens");
+  expect_error(with(8192, 255 * kPage), kPlenty, ErrorKind::kResource,
+               "one sequence of 8192 tokens takes 4194304 bytes of KV cache (512 a token); 4177920 bytes are set "
+               "aside (kv_memory_bytes): room for 8160 tokens");
   expect_error(with(8192, 0), 1 << 20, ErrorKind::kResource, "1048576 bytes are left beside the weights");
   expect_error(with(0, 0), -5, ErrorKind::kResource, "0 bytes are left beside the weights");
   expect_error(with(0, kPage - 1), kPlenty, ErrorKind::kResource, "room for 0 tokens");

@@ -21,7 +21,7 @@ RequestView view(std::int64_t id, Phase phase, std::int32_t tokens, std::int64_t
 
 Rows rows(const std::vector<RequestView>& requests, std::int64_t free_blocks, SchedulerLimits limits) {
   Rows out;
-  for (const ScheduledRows& r : schedule({.requests = requests, .free_blocks = free_blocks}, limits))
+  for (const ScheduledTokens& r : schedule({.requests = requests, .free_blocks = free_blocks}, limits))
     out.push_back({r.id.value, r.n_tokens});
   return out;
 }
@@ -201,7 +201,7 @@ void expect_rules(const Case& c) {
     };
     return std::count_if(c.requests.begin(), c.requests.end(), holds) >= c.limits.max_sequences;
   };
-  for (const ScheduledRows& r : result) {
+  for (const ScheduledTokens& r : result) {
     ASSERT_GE(r.n_tokens, 1);
     ASSERT_TRUE(given.emplace(r.id, r.n_tokens).second) << "twice";
     total += r.n_tokens;
@@ -285,7 +285,7 @@ TEST(Scheduler, EverybodyEndsInASimulatedQueue) {
       for (const Job& j : jobs) views.push_back(j.view);
       const auto plan = schedule({.requests = views, .free_blocks = kPool}, limits);
       ASSERT_FALSE(plan.empty());
-      for (const ScheduledRows& r : plan) {
+      for (const ScheduledTokens& r : plan) {
         const auto job = std::find_if(jobs.begin(), jobs.end(), [&](const Job& j) { return j.view.id == r.id; });
         if (job->view.phase == Phase::kDecode) {
           if (--job->answer == 0) jobs.erase(job);

@@ -30,8 +30,9 @@ std::string text(double v) {
 Fields fields_of(const ModelConfig& c) {
   const auto& [architecture, name, n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_context,
                sliding_window, windowed, rms_eps, tied_embeddings, qkv_bias, o_bias, sinks, qk_norm, qk_norm_all,
-               qk_norm_behind, norms, unrotated, plain_windows, embedding_scale, residual_scale, attention_scale,
-               logit_divisor, rope, experts, delta, output_gate, temperature, temperature_context] = c;
+               qk_norm_behind, norms, unrotated, plain_windows, window_theta, gate, embedding_scale, residual_scale,
+               attention_scale, logit_divisor, logit_cap, rope, experts, delta, output_gate, temperature,
+               temperature_context] = c;
   const auto& [theta, pairs, scaling, factor, original_context, low_freq_factor, high_freq_factor, beta_fast, beta_slow,
                attention_factor, truncate, freq_factors, rotary_dim, short_factors, long_factors] = rope;
   const auto& [n, n_used, expert_ffn, normalise, biases, limit, shared] = experts;
@@ -59,6 +60,9 @@ Fields fields_of(const ModelConfig& c) {
           {"norms", std::to_string(underlying(norms))},
           {"unrotated", fmt::format("{}", fmt::join(unrotated.begin(), unrotated.end(), " "))},
           {"plain_windows", std::to_string(plain_windows)},
+          {"window_theta", text(window_theta)},
+          {"gate", std::to_string(underlying(gate))},
+          {"logit_cap", text(logit_cap)},
           {"embedding_scale", text(embedding_scale)},
           {"residual_scale", text(residual_scale)},
           {"attention_scale", text(attention_scale)},
@@ -149,6 +153,7 @@ ModelConfig base(Architecture a) {
   c.vocab = 12;
   c.max_context = 256;
   set_family_fields(c);
+  set_usual_scales(c);
   c.unrotated = unrotated_by_layer(a, c.n_layers);
   c.windowed = windows_by_layer(a, c.n_layers);
   if (!c.windowed.empty()) c.sliding_window = 32;
@@ -253,6 +258,7 @@ std::vector<Change> changes_of_parts() {
   const auto partial = [](Architecture a) { return family_of(a).partial_rope; };
   const auto delta = [](Architecture a) { return family_of(a).delta; };
   const auto shared = [](Architecture a) { return family_of(a).experts == ExpertNames::kStackedRows; };
+  const auto gemma = [](Architecture a) { return family_of(a).gate == Gate::kGelu; };
   return {
       {"experts.n", [](ModelConfig& c) { c.experts.n = 4; }, has_experts},
       {"experts.n_used", [](ModelConfig& c) { c.experts.n_used = 1; }, has_experts},
@@ -274,6 +280,8 @@ std::vector<Change> changes_of_parts() {
       {"residual_scale", [](ModelConfig& c) { c.residual_scale = 0.25; }, multiplied},
       {"attention_scale", [](ModelConfig& c) { c.attention_scale = 0.125; }, multiplied},
       {"logit_divisor", [](ModelConfig& c) { c.logit_divisor = 8.0; }, multiplied},
+      {"window_theta", [](ModelConfig& c) { c.window_theta = 2e4; }, gemma},
+      {"logit_cap", [](ModelConfig& c) { c.logit_cap = 30.0; }, gemma},
       {"unrotated",
        [](ModelConfig& c) {
          c.unrotated = {true, false};
@@ -354,7 +362,7 @@ TEST(ConfigFields, EachIsChangedByATest) {
   // These follow from the architecture.
   const std::vector<std::string> kDerived = {"architecture", "qk_norm",        "qk_norm_all", "qk_norm_behind",
                                              "o_bias",       "experts.biases", "sinks",       "plain_windows",
-                                             "norms",        "output_gate",    "delta.tiled"};
+                                             "norms",        "gate",           "output_gate", "delta.tiled"};
   for (const auto& [field, value] : fields_of({})) {
     const std::vector<Change> all = changes();
     const bool changed = std::any_of(all.begin(), all.end(), [&](const Change& c) { return field == c.field; });

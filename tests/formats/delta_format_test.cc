@@ -50,10 +50,6 @@ Json hybrid_json(const char* type = "qwen3_5_text") {
           {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}};
 }
 
-ModelConfig config_of(const Json& json) {
-  return read_hf_config(JsonRef(json, "config.json"));
-}
-
 TEST(DeltaConfig, HasTheClasssDefaults) {
   const ModelConfig c = config_of(hybrid_json());
   EXPECT_EQ(c.architecture, Architecture::kQwen35);
@@ -317,21 +313,15 @@ HfBuilder hybrid_folder(const char* type, Architecture a) {
   b.tensors.clear();
   for_each_weight(c, [&](const WeightSpec& w) {
     const bool vector = w.n_in == 0;
-    if (w.fused == FusedRows::kZ || w.fused == FusedRows::kSecondOutputs) return;
+    if (w.fused == FusedSplit::kZ || w.fused == FusedSplit::kSecondOutputs) return;
     std::vector<std::int64_t> shape = vector ? std::vector{w.n_out} : std::vector{w.n_out, w.n_in};
-    if (w.fused == FusedRows::kQkv) shape[0] += c.delta.value_width();
-    if (w.fused == FusedRows::kFirstOutputs) shape[0] *= 2;
+    if (w.fused == FusedSplit::kQkv) shape[0] += c.delta.value_width();
+    if (w.fused == FusedSplit::kFirstOutputs) shape[0] *= 2;
     if (w.n_experts > 0) shape.insert(shape.begin(), w.n_experts);
     if (w.change == WeightChange::kSqueeze) shape.insert(vector ? shape.begin() : shape.begin() + 1, 1);
     b.add(w.hf_name, shape, "F32");
   });
   return b;
-}
-
-std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
-  TempFolder folder;  // mappings outlive the removed files
-  b.write(folder);
-  return Checkpoint::open(folder.path());
 }
 
 float value_of(const HfBuilder& b, const std::string& name, std::int64_t i) {

@@ -1,4 +1,4 @@
-// A request's body of any bytes, as a completion and as a chat: an error that names what is wrong, or input that the
+// A request's body of any bytes, to each API that computes: an error that names what is wrong, or input that the
 // engine takes.
 #include <cstddef>
 #include <cstdint>
@@ -7,23 +7,28 @@
 #include "src/base/check.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/api_request.h"
+#include "src/server/messages/messages_request.h"
+#include "src/server/responses/responses_request.h"
 
 namespace {
 
 using namespace mneme;
 
-struct Setting {
-  Setting() {
-    options.engine.context = 2048;
-    options.engine.threads = 1;
-    options.engine.pin_threads = false;
-    model = start_model(Checkpoint::open(MNEME_MODEL_FILE), nullptr, options.engine, {});
-  }
+server::ServerOptions small_options() {
   server::ServerOptions options;
-  RunningModel model;
+  options.engine.context = 2048;
+  options.engine.threads = 1;
+  options.engine.pin_threads = false;
+  return options;
+}
+
+struct Setting {
+  server::ServerOptions options = small_options();
+  RunningModel model = start_model(Checkpoint::open(MNEME_MODEL_FILE), nullptr, options.engine, {});
   std::string name = "model";
   server::RequestPlans plans{model};
   server::AnswerFormats formats{"hermes", *model.text};
+  server::ResponseStore store{1 << 20, 3600};
 };
 
 void expect_taken(const server::CompletionRequest& request, Setting& setting) {
@@ -40,6 +45,24 @@ void expect_taken(const server::CompletionRequest& request, Setting& setting) {
   MNEME_CHECK(setting.model.engine->idle(), "a cancelled request runs");
 }
 
+enum class Api { kCompletion, kChat, kMessages, kResponses };
+
+server::CompletionRequest parsed(Api api, const server::Body& body, const server::RequestContext& context,
+                                 Setting& setting) {
+  server::Skipped skipped;
+  switch (api) {
+    case Api::kCompletion:
+      return server::parse_completion(body, context);
+    case Api::kChat:
+      return server::parse_chat(body, context);
+    case Api::kMessages:
+      return server::parse_messages(body, context, skipped).chat;
+    case Api::kResponses:
+      break;
+  }
+  return server::parse_responses(body, context, setting.store, "key", skipped).chat;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -52,10 +75,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const Error&) {
     return 0;
   }
-  for (const bool chat : {false, true}) {
+  for (const Api api : {Api::kCompletion, Api::kChat, Api::kMessages, Api::kResponses}) {
     try {
       const server::Body body{.json = JsonRef(json, "body"), .text = text};
-      expect_taken(chat ? server::parse_chat(body, context) : server::parse_completion(body, context), setting);
+      expect_taken(parsed(api, body, context, setting), setting);
     } catch (const server::ApiError& e) {
       MNEME_CHECK(parse_json(e.body(), "error", 1 << 20).contains("error"), "{}", e.body());
     } catch (const Error& e) {

@@ -25,13 +25,17 @@ unsigned repack_all(const std::map<std::string, const SafetensorsTensor*>& tenso
   unsigned repacked = 0;
   for (const auto& [name, t] : tensors) {
     const std::string base = name.substr(0, name.rfind('.'));
-    for (const QuantMethod method :
-         {QuantMethod::kFp8, QuantMethod::kCompressedTensors, QuantMethod::kGptq, QuantMethod::kAwq}) {
+    for (const QuantMethod method : {QuantMethod::kFp8, QuantMethod::kCompressedTensors, QuantMethod::kGptq,
+                                     QuantMethod::kAwq, QuantMethod::kModelOpt}) {
       const QuantConfig config{.method = method, .name = "fuzz", .block = {128, 128}};
       const bool words = t->type == SafetensorsType::kI32;
       const bool gptq = method == QuantMethod::kGptq, awq = method == QuantMethod::kAwq;
       const std::int64_t n = gptq ? t->dims[1] : awq ? t->dims[1] * 8 : t->dims[0];
-      const std::int64_t k = gptq ? t->dims[0] * 8 : awq ? t->dims[0] : t->dims[1] * (words ? 8 : 1);
+      const std::int64_t k = gptq  ? t->dims[0] * 8
+                             : awq ? t->dims[0]
+                                   : t->dims[1] * (words                             ? 8
+                                                   : t->type == SafetensorsType::kU8 ? 2
+                                                                                     : 1);
       if (n > kMaxElements || k > kMaxElements || n * k > kMaxElements) continue;
       try {
         const auto matrix = repack_quantised(config, {"ours", base + ".weight", n, k}, find, "fuzz", pool);

@@ -29,10 +29,11 @@ struct GoldenCase {
 
 inline const std::vector<std::string>& golden_names() {
   static const std::vector<std::string> names = {
-      "llama-f32",    "llama-llama3", "llama-linear", "llama-dynamic", "mistral", "mistral-window", "qwen2",
-      "qwen3",        "qwen3-yarn",   "mistral3",     "qwen3moe",      "gpt-oss", "granite",        "qwen3-vl",
-      "qwen3-vl-moe", "qwen2-5-vl",   "smollm3",      "seed-oss",      "olmo2",   "olmo3",          "phi3",
-      "phi3-short",   "glm4",         "ernie4-5",     "hunyuan-dense", "qwen3-5", "qwen3-5-moe",    "qwen3-next",
+      "llama-f32",     "llama-llama3", "llama-linear", "llama-dynamic", "mistral",    "mistral-window",
+      "qwen2",         "qwen3",        "qwen3-yarn",   "mistral3",      "qwen3moe",   "gpt-oss",
+      "granite",       "qwen3-vl",     "qwen3-vl-moe", "qwen2-5-vl",    "smollm3",    "seed-oss",
+      "olmo2",         "olmo3",        "phi3",         "phi3-short",    "glm4",       "ernie4-5",
+      "hunyuan-dense", "gemma3",       "qwen3-5",      "qwen3-5-moe",   "qwen3-next",
   };
   return names;
 }

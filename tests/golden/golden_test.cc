@@ -130,7 +130,7 @@ std::vector<float> decode_with(const std::string& name, std::int32_t budget, con
                             .n_rows = static_cast<std::int32_t>(piece.size()),
                             .want_logits = !prompt,
                             .method = &method,
-                            .phase = prompt ? RowPhase::kPrefill : RowPhase::kDecode};
+                            .phase = prompt ? SequencePhase::kPrefill : SequencePhase::kDecode};
     SequenceRunner::append(runner.forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}), logits);
     method.commit(cache);
     at += piece.size();

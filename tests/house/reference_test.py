@@ -23,7 +23,7 @@ class Reference(unittest.TestCase):
         root = pathlib.Path(folder)
         for name in ("tools/reference", "README.md", "src/server/api/api.cc", "src/server/metrics.cc", "src/tensor/dtype.cc",
                      "src/formats/gguf/gguf_types.cc", "src/formats/safetensors/quant_config.cc",
-                     "src/formats/model_config.cc", "python/mneme/recipe.pyi"):
+                     "src/formats/family.cc", "python/mneme/recipe.pyi"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
         shutil.copytree(ROOT / "docs", root / "docs")

@@ -32,7 +32,7 @@ Read read_prompt(const Model& model, std::span<const std::int32_t> tokens, std::
     const SequenceRows rows{.cache = &cache,
                             .n_rows = static_cast<std::int32_t>(n),
                             .method = &method,
-                            .phase = RowPhase::kPrefill,
+                            .phase = SequencePhase::kPrefill,
                             .prefill_left = static_cast<std::int32_t>(tokens.size() - at - n)};
     runner.forward.run({.tokens = tokens.subspan(at, n), .sequences = std::span(&rows, 1)});
     method.commit(cache);

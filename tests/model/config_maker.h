@@ -97,6 +97,15 @@ inline nlohmann::json rope_section(Bytes& b) {
   return s;
 }
 
+inline void add_gemma_keys(Bytes& b, nlohmann::json& c) {
+  if (b.rarely()) c["hidden_activation"] = b.one_of<const char*>({"gelu_pytorch_tanh", "silu"});
+  if (b.below(2) == 1) c["query_pre_attn_scalar"] = b.one_of<std::int64_t>({16, 1, 0, -1, 1LL << 40});
+  if (b.below(2) == 1) c["final_logit_softcapping"] = b.one_of<double>({30, 1e-3, 0, -1, 1e9});
+  if (b.below(2) == 1) c["rope_local_base_freq"] = b.one_of<double>({1e4, 1, 0, -1, 1e12});
+  if (b.below(2) == 1) c["sliding_window_pattern"] = b.one_of<std::int64_t>({2, 1, 0, -1, 1LL << 40});
+  if (b.rarely()) c["attn_logit_softcapping"] = 50.0;
+}
+
 // Errors  those of read_hf_config().
 inline ModelConfig hf_config_of(Bytes& b) {
   const Family& family = families()[b.below(families().size())];
@@ -125,6 +134,7 @@ inline ModelConfig hf_config_of(Bytes& b) {
     if (family.multipliers && b.below(2) == 1) c[key] = b.one_of<double>({0.5, 1e-3, 1e3, 0, -1, 1e9});
   if (family.unrotated_period > 0 && b.below(2) == 1)
     c["no_rope_layers"] = std::vector<int>(b.one_of<std::size_t>({2, 1, 3, 0}), b.one_of<int>({0, 1}));
+  if (family.gate == Gate::kGelu) add_gemma_keys(b, c);
   if (b.rarely()) c["attention_bias"] = true;
   if (family.delta) {
     const DeltaSizes d(b);
@@ -207,6 +217,11 @@ inline ModelConfig gguf_config_of(Bytes& b) {
     if (b.below(2) == 1) file.set("mneme.expert_limit", b.one_of<float>({7.0f, 0.5f, 0.0f, -1.0f}));
   }
   set_gguf_rope(b, a, file);
+  if (type == "gemma3") {
+    if (b.below(2) == 1) file.set(a + "rope.freq_base_swa", b.one_of<float>({1e4f, 1.0f, 0.0f}));
+    if (b.below(2) == 1) size("attention.sliding_window_pattern", b.one_of<std::int64_t>({2, 1, 0, 1 << 30}));
+    if (b.below(2) == 1) file.set(a + "final_logit_softcapping", b.one_of<float>({30.0f, 1e-3f, 0.0f, -1.0f, 1e9f}));
+  }
   for (const char* key : {"embedding_scale", "residual_scale", "attention.scale", "logit_scale"})
     if (b.rarely()) file.set(a + key, b.one_of<float>({0.5f, 1e-3f, 1e3f, 0.0f, -1.0f, 1e9f}));
   if (b.rarely()) size("rope.dimension_count", b.one_of<std::int64_t>({8, 4, 2, 3, 0, 64}));

@@ -32,7 +32,7 @@ class ModelWindow : public testing::TestWithParam<const char*> {
       const SequenceRows rows{.cache = &cache,
                               .n_rows = static_cast<std::int32_t>(n),
                               .method = &method,
-                              .phase = prefill ? RowPhase::kPrefill : RowPhase::kDecode};
+                              .phase = prefill ? SequencePhase::kPrefill : SequencePhase::kDecode};
       SequenceRunner::append(
           runner.forward.run_all_logits({.tokens = tokens.subspan(at, n), .sequences = std::span(&rows, 1)}), out);
       at += n;
@@ -72,7 +72,7 @@ TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
                             method_shape(model->config(), DType::kF16));
   const std::vector<std::int32_t> tokens = random_tokens(500, 50, 3);
   SequenceRunner runner(*model, DType::kF16, fixed);
-  const auto step = [&](SequenceCache& cache, MethodState& method, std::int32_t n, RowPhase phase) {
+  const auto step = [&](SequenceCache& cache, MethodState& method, std::int32_t n, SequencePhase phase) {
     const auto piece = std::span(tokens).subspan(cache.length(), n);
     cache.extend(n);
     const SequenceRows rows{.cache = &cache, .n_rows = n, .method = &method, .phase = phase};
@@ -83,7 +83,7 @@ TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
   SequenceCache a(runner.pool);
   a.set_key_basis(plan->key_basis);
   MethodState whole(plan);
-  step(a, whole, 300, RowPhase::kPrefill);
+  step(a, whole, 300, SequencePhase::kPrefill);
   const auto restored = [&](const MethodState& from, std::int32_t length) {
     ByteWriter bytes;
     from.write(bytes);
@@ -103,11 +103,11 @@ TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
   without = restored(without, a.length());
   SequenceCache b = a.fork();
   for (int i = 0; i < 40; ++i)
-    ASSERT_EQ(step(b, without, 1, RowPhase::kDecode), step(a, whole, 1, RowPhase::kDecode)) << i;
+    ASSERT_EQ(step(b, without, 1, SequencePhase::kDecode), step(a, whole, 1, SequencePhase::kDecode)) << i;
   without = restored(without, b.length());
-  ASSERT_EQ(step(b, without, 70, RowPhase::kPrefill), step(a, whole, 70, RowPhase::kPrefill));
+  ASSERT_EQ(step(b, without, 70, SequencePhase::kPrefill), step(a, whole, 70, SequencePhase::kPrefill));
   for (int i = 0; i < 10; ++i)
-    ASSERT_EQ(step(b, without, 1, RowPhase::kDecode), step(a, whole, 1, RowPhase::kDecode)) << i;
+    ASSERT_EQ(step(b, without, 1, SequencePhase::kDecode), step(a, whole, 1, SequencePhase::kDecode)) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Positions, ModelWindow,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/size32.h"
+#include "src/selection/gate/gate.h"
 #include "src/selection/index/one_bit.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/index/unit_entries_cuda.h"
@@ -136,6 +137,7 @@ struct World {
     take(&v.slots.listed_for, heads * 4);
     take(&v.slots.arrived_for, heads * 4);
     take(&v.selection.mass, heads * 4);
+    take(&v.selection.flags, heads * 4);
     take(&v.selection.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
     take(&v.selection.cosine, q * 4);
     take(&v.plans, static_cast<std::size_t>(s.seq_slots) * sizeof(SelectionPlan));
@@ -146,6 +148,7 @@ struct World {
     const Stream stream = Stream::make();
     copy_bytes(v.plans, plan.data(), plan.size() * sizeof(SelectionPlan), stream);
     set_bytes(v.counts, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts), stream);
+    set_bytes(v.selection.flags, 0, heads * 4, stream);
     if (keeps) set_bytes(v.selection.kept, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection), stream);
     for (std::int32_t* flags : {v.slots.listed_for, v.slots.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.index.lists.n_units, 0, heads * 4, stream);
@@ -250,8 +253,13 @@ class CudaSlotsTest : public CudaTest {
     copy_bytes(w.v.selection.last_q, bits.data(), bits.size() * 2, stream);
     stream.synchronize();
   }
+  // Cosines of all heads, and the flags of KV heads that the append makes of them.
   void set_cosines(World& w, const std::vector<float>& c) {
     copy_bytes(w.v.selection.cosine, c.data(), c.size() * 4, stream);
+    Ids flags;
+    for (auto head = c.begin(); head != c.end(); head += w.s.group)
+      flags.push_back(queries_moved(w.plan().gate, std::accumulate(head, head + w.s.group, 0.0f) / w.s.group) ? 1 : 0);
+    copy_bytes(w.v.selection.flags, flags.data(), flags.size() * 4, stream);
     stream.synchronize();
   }
   // For n gates of `heads` heads each: cosines below a tau of 0.5 for one in `one_in`, above it for the others. Returns

@@ -256,5 +256,36 @@ TEST(Sampler, BiasMovesTheTokenAndNotTheLogprob) {
   EXPECT_THROW(Sampler{o}, Error);
 }
 
+// Allows all tokens, then, behind the first one, only this one.
+class FreeThenOne final : public TokenConstraint, public std::enable_shared_from_this<FreeThenOne> {
+ public:
+  explicit FreeThenOne(bool free) : free_(free) {}
+  void allowed(std::span<std::uint64_t> mask) const override { mask[0] = free_ ? 7 : 2; }
+  bool everything() const override { return free_; }
+  std::shared_ptr<const TokenConstraint> after(std::int32_t) const override {
+    return std::make_shared<const FreeThenOne>(false);
+  }
+
+ private:
+  bool free_;
+};
+
+// Free text costs nothing: the device may sample. What it draws takes the constraint on, as what next() draws does.
+TEST(Sampler, IsPlainWhereAConstraintAllowsEverything) {
+  const std::vector<float> logits = {5, 1, 2};
+  for (const bool on_device : {false, true}) {
+    Sampler sampler(drawing(0, 1));
+    sampler.constrain(std::make_shared<const FreeThenOne>(true));
+    EXPECT_TRUE(sampler.is_plain());
+    if (on_device) {
+      sampler.drew(0);
+    } else {
+      EXPECT_EQ(sampler.next(logits).token, 0);
+    }
+    EXPECT_FALSE(sampler.is_plain());
+    EXPECT_EQ(sampler.next(logits).token, 1);
+  }
+}
+
 }  // namespace
 }  // namespace mneme

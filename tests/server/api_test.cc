@@ -221,10 +221,9 @@ TEST(ChatTemplates, ShowToolsAndCallsAsTheyCame) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 4);
   EXPECT_EQ(post(server.port(), "/v1/chat/completions", "{\"max_tokens\": 2, " + messages + ", " + tools + "}").status,
             200);
-  for (const char* wrong :
-       {R"(, "tool_choice": "required", "tools": [])", R"(, "tools": {})", R"(, "tools": [{}])",
-        R"(, "tools": [{"type": "function", "function": {}}])", R"(, "chat_template_kwargs": 1)",
-        R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}])"})
+  for (const char* wrong : {R"(, "tool_choice": "required", "tools": [])", R"(, "tools": {})", R"(, "tools": [{}])",
+                            R"(, "tools": [{"type": "function", "function": {}}])", R"(, "chat_template_kwargs": 1)",
+                            R"(, "tools": [{"type": "function", "function": {"name": "f g"}}])"})
     EXPECT_EQ(shown(wrong).status, 400) << wrong;
 }
 

@@ -26,7 +26,7 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking %}<think>\n{% endif %}{% endif %}";
 
 const json kTools = json::parse(R"([{"type": "function", "function": {"name": "add", "parameters": {"type": "object",
-  "properties": {"a": {"type": "integer"}}}}}, {"type": "function", "function": {"name": "now"}}])");
+  "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}}, {"type": "function", "function": {"name": "now"}}])");
 
 constexpr const char* kThoughtTextCalls =
     "<think>\nI add.\n</think>\n\nAdding.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": "
@@ -188,12 +188,142 @@ TEST_F(ChatAnswers, LeaveCallsInTheTextWithoutTools) {
   EXPECT_THAT(prompt({{"tools", kTools}, {"tool_choice", "none"}}), Not(HasSubstr("add now")));
 }
 
-TEST_F(ChatAnswers, RefuseForcedCallsInProse) {
-  for (const json& forced : {json("required"), json{{"type", "function"}, {"function", {{"name", "add"}}}}}) {
-    const Response r = answered("x", {{"tools", kTools}, {"tool_choice", forced}});
-    EXPECT_EQ(r.status, 400);
-    EXPECT_THAT(r.error_message(), HasSubstr("tool_choice"));
+TEST_F(ChatAnswers, CallAToolWhereOneIsRequired) {
+  const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const auto forced = [&](const json& choice, const json& more = json::object()) {
+    json body = {{"tools", kTools}, {"tool_choice", choice}, {"max_tokens", 200}};
+    body.update(more);
+    return body;
+  };
+  const json named = {{"type", "function"}, {"function", {{"name", "add"}}}};
+  const json allowed = {
+      {"type", "allowed_tools"},
+      {"allowed_tools", {{"mode", "required"}, {"tools", {{{"type", "function"}, {"function", {{"name", "add"}}}}}}}}};
+  for (const json& c : {json("required"), named, allowed}) {
+    const json answer = choice(call, forced(c));
+    EXPECT_EQ(answer["finish_reason"], "tool_calls");
+    ASSERT_EQ(answer["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(answer["message"]["tool_calls"][0]["function"], (json{{"name", "add"}, {"arguments", "{\"a\": 1}"}}));
   }
+  // The model would rather write prose: it cannot.
+  for (const char* prose : {"I would rather not.", "{}", "<tool_call>\n{\"name\": \"subtract\"}"}) {
+    const json answer = choice(prose, forced("required", {{"parallel_tool_calls", false}, {"max_tokens", 400}}));
+    if (answer["finish_reason"] == "length") continue;  // a number may go on and on
+    ASSERT_EQ(answer["message"]["tool_calls"].size(), 1u) << answer;
+    EXPECT_TRUE(answer["message"]["content"].is_null());
+    const json& function = answer["message"]["tool_calls"][0]["function"];
+    EXPECT_TRUE(function["name"] == "add" || function["name"] == "now");
+    EXPECT_TRUE(json::parse(function["arguments"].get<std::string>()).is_object());
+  }
+}
+
+TEST_F(ChatAnswers, KeepToTheSchemasOfTheirTools) {
+  // The template opens a call; its arguments cannot be others than the schema's.
+  const json c = choice("Adding. <tool_call>{\"name\": \"add\", \"arguments\": {\"c\": 1}}</tool_call>",
+                        {{"tools", kTools}, {"max_tokens", 60}});
+  EXPECT_EQ(c["message"]["content"], "Adding.");
+  ASSERT_EQ(c["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["name"], "add");
+  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>().find("\"c\""), std::string::npos);
+}
+
+// A call that max_tokens cuts is told as far as it was written.
+TEST_F(ChatAnswers, AreCutWithinACall) {
+  const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 123456789";
+  const auto length = static_cast<std::int32_t>(tokenizer_->encode(call, {.parse_special = true}).size());
+  const json c = choice(call, {{"tools", kTools}, {"tool_choice", "required"}, {"max_tokens", length}});
+  EXPECT_EQ(c["finish_reason"], "length");
+  ASSERT_EQ(c["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(c["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 123456789");
+}
+
+TEST_F(ChatAnswers, AreOneOfSomeTexts) {
+  const auto answer = [&](const json& outputs, const std::string& wanted) {
+    return choice(wanted,
+                  {{"structured_outputs", outputs}, {"max_tokens", 40}, {"thinking_budget", 0}})["message"]["content"]
+        .get<std::string>();
+  };
+  const json choice_of = {{"choice", {"yes", "no", "not now"}}};
+  EXPECT_EQ(answer(choice_of, "not now"), "not now");
+  EXPECT_THAT(answer(choice_of, "maybe"), testing::AnyOf("yes", "no", "not now"));
+  EXPECT_EQ(answer({{"regex", "[A-Z]{2}-\\d{1,3}"}}, "QX-12"), "QX-12");
+  EXPECT_THAT(answer({{"regex", "[A-Z]{2}-\\d{1,3}"}}, "lower"), testing::MatchesRegex("[A-Z][A-Z]-[0-9]+"));
+  EXPECT_EQ(answer({{"json", {{"type", "boolean"}}}}, "true"), "true");
+  EXPECT_EQ(choice("no", {{"guided_choice", {"yes", "no"}}})["message"]["content"], "no");
+  EXPECT_EQ(answered("x", {{"structured_outputs", {{"grammar", "root ::= x"}}}}).status, 400);
+  EXPECT_EQ(answered("x", {{"structured_outputs", choice_of}, {"response_format", {{"type", "json_object"}}}}).status,
+            400);
+  EXPECT_EQ(answered("x", {{"guided_regex", "(?=a)b"}}).status, 400);
+}
+
+TEST_F(ChatAnswers, RefuseChoicesThatCannotBeMet) {
+  const auto refused = [&](json more) {
+    const Response r = answered("x", more);
+    EXPECT_EQ(r.status, 400) << more;
+    return r.error_message();
+  };
+  EXPECT_THAT(refused({{"tool_choice", "required"}}), HasSubstr("no tools"));
+  EXPECT_THAT(refused({{"tools", kTools}, {"tool_choice", "always"}}), HasSubstr("tool_choice"));
+  EXPECT_THAT(refused({{"tools", kTools}, {"tool_choice", {{"type", "function"}, {"function", {{"name", "sub"}}}}}}),
+              HasSubstr("no tool is named \"sub\""));
+  json tools = kTools;
+  tools[0]["function"]["strict"] = true;
+  tools[0]["function"]["parameters"]["properties"]["a"]["multipleOf"] = 3;
+  EXPECT_THAT(refused({{"tools", tools}}), HasSubstr("multipleOf"));
+  tools[0]["function"]["strict"] = false;
+  EXPECT_EQ(answered("x", {{"tools", tools}}).status, 200) << "arguments of a tool that is not strict are free then";
+  tools[0]["function"]["name"] = "x\"},\"y";
+  EXPECT_THAT(refused({{"tools", tools}}), HasSubstr("name"));
+}
+
+// A stop string ends the text of an answer, not its thought nor the arguments of a call.
+TEST_F(ChatAnswers, EndAtStopStringsOfTheirText) {
+  const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 77}}\n</tool_call>";
+  const std::string answer = "<think>\na 77 b\n</think>\n\nfour, 77 and more";
+  for (const bool stream : {false, true}) {
+    const auto read = [&](const std::string& text, const json& more) {
+      json body = {{"tools", kTools}, {"stop", {"77", "\n"}}, {"stream", stream}};
+      body.update(more);
+      if (!stream) {
+        const json c = choice(text, body);
+        return std::pair(c["message"], c["finish_reason"].get<std::string>());
+      }
+      const Streamed s = streamed(answered(text, body));
+      return std::pair(s.message, s.reason);
+    };
+    const auto [cut, reason] = read(answer, json::object());
+    EXPECT_EQ(cut["content"], "four, ");
+    EXPECT_EQ(cut["reasoning_content"], "a 77 b");
+    EXPECT_EQ(reason, "stop");
+    EXPECT_EQ(read(answer, {{"include_stop_str_in_output", true}}).first["content"], "four, 77");
+    const auto [called, calls] = read("Adding. " + call, json::object());
+    EXPECT_EQ(called["content"], "Adding.");
+    ASSERT_EQ(called["tool_calls"].size(), 1u);
+    EXPECT_EQ(called["tool_calls"][0]["function"]["arguments"], "{\"a\": 77}");
+    EXPECT_EQ(calls, "tool_calls");
+  }
+  const json none = choice("<think>a 77 b</think>c", {{"stop", "7 "}});
+  EXPECT_EQ(none["message"]["reasoning_content"], "a 77 b") << "no tools";
+}
+
+TEST_F(ChatAnswers, EndThoughtsAtTheirBudget) {
+  const std::string long_thought = "one two three four five six seven eight nine ten eleven twelve";
+  for (const char* field :
+       {"thinking_token_budget", "thinking_budget", "thinking_budget_tokens", "reasoning_budget_tokens"}) {
+    const json c = choice(long_thought, {{"enable_thinking", true}, {field, 3}, {"return_token_ids", true}});
+    const std::string thought = c["message"]["reasoning_content"];
+    EXPECT_THAT(long_thought, testing::StartsWith(thought)) << field;
+    EXPECT_EQ(tokenizer_->encode(thought, {.parse_special = false, .continues = true}).size(), 3u) << field;
+    EXPECT_NE(c["message"]["content"], "") << "the answer goes on";
+  }
+  const json none = choice(long_thought, {{"enable_thinking", true}, {"thinking_token_budget", 0}});
+  EXPECT_FALSE(none["message"].contains("reasoning_content"));
+  const json free = choice(long_thought, {{"enable_thinking", true}, {"thinking_token_budget", -1}});
+  EXPECT_EQ(free["message"]["reasoning_content"], long_thought);
+  // The template opens a thought whatever the effort: chat_template_kwargs win.
+  const json off =
+      choice(long_thought, {{"reasoning_effort", "none"}, {"chat_template_kwargs", {{"enable_thinking", true}}}});
+  EXPECT_FALSE(off["message"].contains("reasoning_content"));
 }
 
 TEST_F(ChatAnswers, BeginInTheThoughtThatThePromptOpens) {
@@ -227,10 +357,24 @@ TEST_F(ChatAnswers, TellTheTemplateHowToThink) {
   }
 }
 
-TEST_F(ChatAnswers, ThatAResponseFormatAsksForAreText) {
-  const json c = choice("{}", {{"response_format", {{"type", "json_object"}}}, {"enable_thinking", true}});
-  EXPECT_EQ(c["message"]["content"], "{}");
-  EXPECT_FALSE(c["message"].contains("reasoning_content"));
+TEST_F(ChatAnswers, AreInTheFormatBehindTheThought) {
+  const json format = {{"response_format", {{"type", "json_object"}}}, {"max_tokens", 60}};
+  json thinks = format;
+  thinks["enable_thinking"] = true;
+  const json c = choice("{\"not\": 1\n</think>\n\n{\"a\": 1}", thinks);
+  EXPECT_EQ(c["message"]["content"], "{\"a\": 1}");
+  EXPECT_EQ(c["message"]["reasoning_content"], "{\"not\": 1");
+  EXPECT_EQ(choice("{\"a\": 2}", format)["message"]["content"], "{\"a\": 2}");
+  EXPECT_EQ(choice("<think>why</think>{\"a\": 3}", format)["message"]["content"], "{\"a\": 3}");
+  json unwilling = format;  // the end of a thought is the least that it may write
+  unwilling["thinking_budget"] = 0;
+  const json prose = choice("Sure: {\"a\": 4}", unwilling);
+  EXPECT_THAT(prose["message"]["content"].get<std::string>(), testing::StartsWith("{"));
+  json either = format;
+  either["tools"] = kTools;
+  const json called = choice("<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>", either);
+  EXPECT_EQ(called["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice("{\"a\": 5}", either)["message"]["content"], "{\"a\": 5}");
 }
 
 TEST_F(ChatAnswers, AreReadEachOnItsOwn) {
@@ -254,6 +398,12 @@ class PlainAnswers : public ChatAnswers {
  protected:
   PlainAnswers() : ChatAnswers(with_template("none")) {}
 };
+
+TEST_F(PlainAnswers, CannotBeForcedIntoCalls) {
+  const Response r = answered("x", {{"tools", kTools}, {"tool_choice", "required"}});
+  EXPECT_EQ(r.status, 400);
+  EXPECT_THAT(r.error_message(), HasSubstr("--answer-format"));
+}
 
 TEST_F(PlainAnswers, AreTheirText) {
   const json c = choice(kThoughtTextCalls, {{"tools", kTools}});

@@ -49,7 +49,7 @@ class Streams {
     http_.run([this](const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
       writer->on_close([this] { closed_ = true; });
       if (request.path == "/stream") {
-        writer->begin_stream({.content_type = "text/event-stream", .headers = {}, .body = {}}, "");
+        writer->begin_stream({.content_type = "text/event-stream", .headers = {}, .body = {}}, {});
         writer->write("data: first\n\n");
       }
       writers_.push_back(std::move(writer));

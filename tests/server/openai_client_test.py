@@ -5,38 +5,14 @@ usage: openai_client_test.py MNEME MODEL VENV
 
 Makes the virtual environment VENV at its first run. Exit code 77: the package index cannot be reached, nothing was tested.
 """
-import fcntl
 import json
 import os
 import subprocess
 import sys
 
-PINNED = "openai==3.52.0"
-SKIPPED = 77
+from client_venv import expect, run_inside
 
-
-def ensure_client(venv):
-    """Runs this script again inside the environment, which is made first where it is missing."""
-    python = os.path.join(venv, "bin", "python")
-    mark = os.path.join(venv, "installed")
-    os.makedirs(venv, exist_ok=True)
-    with open(venv + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(mark) or open(mark).read() != PINNED:
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-            install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", PINNED]
-            done = subprocess.run(install, capture_output=True, text=True)
-            if done.returncode != 0:
-                print("SKIPPED: %s cannot be installed (offline?)\n%s" % (PINNED, done.stderr[-400:]))
-                sys.exit(SKIPPED)
-            with open(mark, "w") as f:
-                f.write(PINNED)
-    os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:], "--inside"])
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
+PINNED = ["openai==3.52.0"]
 
 
 def refused(kind, call):
@@ -180,4 +156,4 @@ if __name__ == "__main__":
     if sys.argv[-1] == "--inside":
         main()
     else:
-        ensure_client(os.path.abspath(sys.argv[3]))
+        run_inside(os.path.abspath(sys.argv[3]), PINNED)

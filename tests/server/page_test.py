@@ -21,7 +21,7 @@ SKIPPED = 77
 DOCUMENT = "".join("The warden of house %d keeps the number %d in a drawer of oak.\n" % (i, 10007 * i % 90000 + 10000)
                    for i in range(150))
 QUESTION = "What number does the warden of house 7 keep?"
-ANSWER = "document.querySelector('#turns .turn:last-child .answer')"
+ANSWER = "document.querySelector('#turns .turn:last-child > .answer')"
 AT_REST = "document.getElementById('stop').hidden"
 REQUESTS = """window.requests = [];
     const fetch_ = window.fetch;
@@ -319,6 +319,54 @@ def check_copy(browser, server):
     expect(copied == browser.run("return views.at(-1).turn.answer"), copied)
 
 
+SCRIPT = """window.sent = [];
+    window.script = arguments[0];
+    const before = window.fetch;
+    window.fetch = (path, how) => {
+      if (!path.endsWith('completions')) return before(path, how);
+      window.sent.push(JSON.parse(how.body));
+      const chunks = window.script.shift().map(c => 'data: ' + JSON.stringify({choices: [c]}) + '\\n\\n').join('');
+      if (window.script.length === 0) window.fetch = before;
+      return Promise.resolve(new Response(chunks + 'data: [DONE]\\n\\n'));
+    };"""
+
+
+def check_calls(browser):
+    """Thought, calls and results are folded; results that a person types go back, and nothing is asked before."""
+    def call(**function):
+        return {"delta": {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}}
+
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    browser.run("newConversation(); window.confirm = () => { throw new Error('it asks'); };")
+    set_value(browser, "tools", "[{]")
+    ask(browser, "How cold is it?")
+    expect("Settings, tools: no JSON" in texts(browser, ".turn .problem")[0], texts(browser, ".turn .problem"))
+    set_value(browser, "tools", repr([tool]).replace("'", '"'))
+    browser.run(SCRIPT, [
+        [{"delta": {"reasoning_content": "I look it up."}}, call(name="weather", arguments=""),
+         call(arguments='{"ci'), call(arguments='ty":"Oslo"}'), {"delta": {}, "finish_reason": "tool_calls"}],
+        [{"delta": {"content": "It is cold."}}, {"delta": {}, "finish_reason": "stop"}]])
+    press_button(browser, ".actions button", "Retry")
+    browser.wait(AT_REST + " && document.querySelector('.turn .call')")
+    expect(texts(browser, ".turn .call summary") == ["Call: weather"], texts(browser, ".turn .call summary"))
+    expect(texts(browser, ".turn .call pre") == ['{\n "city": "Oslo"\n}'], texts(browser, ".turn .call pre"))
+    expect(browser.run("return document.querySelectorAll('.turn details[open]').length") == 0, "not folded")
+    browser.run("""const e = document.querySelector('.turn .call textarea');
+        e.value = '-3 C';
+        e.dispatchEvent(new Event('input'));""")
+    press_button(browser, ".actions button", "Send results")
+    browser.wait(AT_REST + " && %s.textContent === 'It is cold.'" % ANSWER)
+    first, second = browser.run("return window.sent")
+    expect(first["tools"] == [tool], first)
+    made = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
+    expect(second["messages"][-2:] == [{"role": "assistant", "content": None, "tool_calls": [made]},
+                                       {"role": "tool", "tool_call_id": "c1", "content": "-3 C"}], second["messages"])
+    expect(texts(browser, ".turn .call pre") == ['{\n "city": "Oslo"\n}', "-3 C"], texts(browser, ".turn .call pre"))
+    expect(browser.run("return document.querySelectorAll('.turn details[open]').length") == 0, "not folded")
+    expect(texts(browser, ".turn .thought div")[0] == "I look it up.", texts(browser, ".turn .thought div"))
+    set_value(browser, "tools", "")
+
+
 def check_settings(browser):
     """System text and sampling reach the server."""
     browser.click("#new")
@@ -424,6 +472,7 @@ def main():
             check_error_and_retry(browser)
             check_copy(browser, server)
             check_continue(browser)
+            check_calls(browser)
             check_settings(browser)
             check_files(browser)
             check_reload(browser)

@@ -139,7 +139,6 @@ TEST_F(RequestFields, RefusesFieldsThatItDoesNotKnow) {
       {{{"zzzzzzzzzzzz", 1}}, "unknown field \"zzzzzzzzzzzz\""},
       {{{"bad_words", {"x"}}}, "logit_bias"},
       {{{"n_predict", 5}}, "max_tokens"},
-      {{{"json_schema", {{"type", "object"}}}}, "response_format"},
       {{{"dry_multiplier", 0.8}}, "not supported"},
       {{{"xtc_probability", 0.5}}, "not supported"},
       {{{"length_penalty", 2}}, "beam search"},

@@ -5,7 +5,6 @@ usage: router_test.py MNEME MODEL VENV [--json FILE]
 
 Makes the virtual environment VENV at its first run. Exit code 77: the package index cannot be reached, nothing was tested.
 """
-import fcntl
 import http.client
 import json
 import os
@@ -18,33 +17,11 @@ import sys
 import threading
 import time
 
+from client_venv import expect, run_inside
+
 PINNED = ["vllm-router==0.1.17", "sglang-router==0.3.2"]
-SKIPPED = 77
 DOCUMENTS, QUESTIONS = 8, 64
 PATIENCE = 240  # seconds, of any one wait
-
-
-def ensure_routers(venv):
-    """Runs this script again inside the environment, which is made first where it is missing."""
-    python, mark = os.path.join(venv, "bin", "python"), os.path.join(venv, "installed")
-    os.makedirs(venv, exist_ok=True)
-    with open(venv + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(mark) or open(mark).read() != repr(PINNED):
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-            install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", *PINNED]
-            done = subprocess.run(install, capture_output=True, text=True)
-            if done.returncode != 0:
-                print("SKIPPED: %s cannot be installed (offline?)\n%s" % (PINNED, done.stderr[-400:]))
-                sys.exit(SKIPPED)
-            with open(mark, "w") as f:
-                f.write(repr(PINNED))
-    os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:], "--inside"])
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 def free_port():
@@ -250,7 +227,7 @@ def main():
     sys.stdout.reconfigure(line_buffering=True)
     program, model, venv = sys.argv[1:4]
     if "--inside" not in sys.argv:
-        ensure_routers(venv)
+        run_inside(venv, PINNED)
     os.chdir(venv)
     results = {}
     balance = ["--policy", "cache_aware", "--balance-abs-threshold", "2"]

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,10 @@ namespace mneme::server_test {
 struct Script {
   std::vector<TokenId> tokens;
   std::optional<std::int32_t> begin;  // length of the sequence whose next token is the first
+  // To the requests after that, one each, where one runs at a time.
+  std::deque<std::vector<TokenId>> later;
+  std::int32_t last = 0;            // length at the last token
+  std::atomic<bool> holds = false;  // nothing is computed behind the first token meanwhile
 };
 
 class ScriptedPass final : public ForwardPass {
@@ -36,8 +43,15 @@ class ScriptedPass final : public ForwardPass {
       const std::int32_t wanted = s.all_logits ? s.n_rows : std::int32_t{s.want_logits};
       for (std::int32_t i = wanted; i > 0; --i, ++rows) {
         const std::int32_t length = s.cache->length() - i + 1;
+        if (script_.begin && length != script_.last + 1 && !script_.later.empty()) {
+          script_.tokens = std::move(script_.later.front());
+          script_.later.pop_front();
+          script_.begin.reset();
+        }
+        script_.last = length;
         if (!script_.begin) script_.begin = length;
         const std::size_t next = std::max(length - *script_.begin, 0);
+        while (script_.holds && next > 0) std::this_thread::yield();
         logits_.resize((rows + 1) * vocab(), 0.0f);
         logits_[rows * vocab() + (next < script_.tokens.size() ? script_.tokens[next] : end_)] = 1000.0f;
       }

@@ -45,7 +45,7 @@ class Flood {
   void run() {
     http_.run([this](const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
       writer->on_close([this] { closed_ = true; });
-      writer->begin_stream({.content_type = "text/plain", .headers = {}, .body = {}}, "");
+      writer->begin_stream({.content_type = "text/plain", .headers = {}, .body = {}}, {});
       write(writer);
     });
   }

@@ -45,9 +45,9 @@ std::unique_ptr<DeviceCollective> collective_of(Collective& ranks, const AllRedu
 }
 
 // What is summed, and the buffers of a step around it.
-struct Rows {
+struct SummedBuffers {
   DeviceBuffer values, residual, next, weight, sums;
-  explicit Rows(const AllReduceCase& c, const Stream& stream)
+  explicit SummedBuffers(const AllReduceCase& c, const Stream& stream)
       : values(c.bytes, "values to sum"),
         residual(c.bytes, "a residual"),
         next(c.bytes, "input of a GEMM"),
@@ -71,7 +71,7 @@ AllReduceResult measured(DeviceCollective& collective, const AllReduceCase& c, s
   const std::int32_t n = all_reduces_a_run(c.bytes);
   const Stream stream = Stream::make();
   const CudaContext context{.stream = stream.get(), .order = LaunchOrder::kOverlapped};
-  const Rows rows(c, stream);
+  const SummedBuffers rows(c, stream);
   const auto sums = [&] {
     for (std::int32_t k = 0; k < n; ++k) rows.add(collective, c, context);
   };

@@ -110,13 +110,13 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   const std::int64_t bytes = blocks * static_cast<std::int64_t>(b.kv.page_bytes()), room = b.forward->room_bytes();
   if (!options.host_pages && bytes > room)
     fail(ErrorKind::kResource,
-         "{} sequences of {} tokens take {} bytes of keys and values; {} bytes of the device are left beside weights "
+         "{} sequences of {} tokens take {} bytes of KV cache; {} bytes of the device are left beside weights "
          "and activations: fewer (--batch), shorter (--depth), smaller steps (-b), or --kv-store host",
          most, deepest, bytes, std::max<std::int64_t>(room, 0));
   const std::int64_t host_room = memory_limit_bytes() - kReservedHostBytes;
   if (options.host_pages && bytes > host_room)
     fail(ErrorKind::kResource,
-         "{} sequences of {} tokens take {} bytes of keys and values; this process may have {} bytes of host memory, "
+         "{} sequences of {} tokens take {} bytes of KV cache; this process may have {} bytes of host memory, "
          "{} set aside: fewer (--batch) or shorter ones (--depth)",
          most, deepest, bytes, memory_limit_bytes(), kReservedHostBytes);
   b.pool = b.forward->make_pool(b.kv, blocks);
@@ -320,7 +320,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
     if (c.plan != nullptr && c.plan->drops() && !c.plan->norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
-    s.rows[i].phase = RowPhase::kDecode;
+    s.rows[i].phase = SequencePhase::kDecode;
   }
   BenchResult result;
   result.bandwidth = b.read_bandwidth();
@@ -384,7 +384,7 @@ DeviceBench::GatherResult CudaBench::gather(const GatherCase& c) {
 
   BenchSequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
   s.caches[0].extend(2048);
-  s.rows[0].phase = RowPhase::kDecode;
+  s.rows[0].phase = SequencePhase::kDecode;
   const auto steps = [&](int count) {
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i) {

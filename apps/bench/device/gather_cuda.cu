@@ -12,7 +12,7 @@ using namespace cuda;  // NOLINT
 constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 constexpr int kStages = 12, kIdsAtOnce = 1024;
 
-struct Args {
+struct GatherArgs {
   std::byte* to;
   const std::byte* pool;
   const std::int32_t* ids;
@@ -20,7 +20,7 @@ struct Args {
 };
 
 // A warp's lanes keep 16 bytes of each of kPieceLoads rows of 512 bytes in flight, of one block or of several.
-__global__ void __launch_bounds__(kThreads) load_kernel(Args a) {
+__global__ void __launch_bounds__(kThreads) load_kernel(GatherArgs a) {
   constexpr int kRow = kWarp * 16;
   const int lane = threadIdx.x % kWarp, rows = a.block_bytes / kRow;
   const std::int64_t total = static_cast<std::int64_t>(a.n) * rows;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) load_kernel(Args a) {
   }
 }
 
-__global__ void __launch_bounds__(kWarp) bulk_kernel(Args a) {
+__global__ void __launch_bounds__(kWarp) bulk_kernel(GatherArgs a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ std::uint64_t barriers[kStages];
@@ -88,7 +88,7 @@ bool has_bulk_copies() {
 void gather_blocks_cuda(void* to, const void* pool, const std::int32_t* ids, std::int32_t n, std::int32_t block_bytes,
                         std::int32_t thread_blocks, GatherBy by, const CudaContext& context) {
   if (n == 0) return;
-  const Args args{static_cast<std::byte*>(to), static_cast<const std::byte*>(pool), ids, n, block_bytes};
+  const GatherArgs args{static_cast<std::byte*>(to), static_cast<const std::byte*>(pool), ids, n, block_bytes};
   const dim3 grid(static_cast<unsigned>(thread_blocks));
   if (by == GatherBy::kBulkCopies && has_bulk_copies()) {
     launch(context, "gather_blocks", bulk_kernel, grid, dim3(kWarp), std::size_t{kStages} * kBulkBytes, args);

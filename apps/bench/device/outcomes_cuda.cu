@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
@@ -13,7 +13,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-struct Args {
+struct OutcomeArgs {
   DeviceCache s;  // of_layer()
   SlotRows rows;
   KvTables pages;
@@ -31,7 +31,7 @@ __device__ std::uint32_t hash_random(std::uint32_t a, std::uint32_t b) {
 }
 
 // Whether the gate of this step at `at`, an index of its own, flags.
-__device__ bool flags(const Args& p, const RowOfSlots& r, std::int64_t at) {
+__device__ bool drawn_flag(const OutcomeArgs& p, const SlotRow& r, std::int64_t at) {
   const std::uint32_t random = hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at));
   return static_cast<float>(random >> 8) * 0x1p-24f < p.rates.correction;
 }
@@ -75,32 +75,32 @@ __device__ void put_ascending(const Walk& walk, int n, int k, std::uint32_t* mas
   __syncthreads();
 }
 
-// NaN flags and infinity does not, whatever the pool and the threshold.
-__global__ void __launch_bounds__(kThreads) gates_kernel(Args p) {
+// Of a layer's gate, which the selection evaluates, the cosines: NaN flags and infinity does not, whatever the pool and
+// the threshold.
+__global__ void __launch_bounds__(kThreads) gates_kernel(OutcomeArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  const RowOfSlots r = row_at(p.s, p.rows, blockIdx.x);
+  const SlotRow r = row_at(p.s, p.rows, blockIdx.x);
   if (r.seq_slot < 0) return;
   const std::int64_t row = kept_index(p.s, p.slot_layer, r.seq_slot);
-  const int group = p.s.n_heads / p.s.n_kv_heads * p.s.shared;
-  for (int h = threadIdx.x; h < p.s.n_heads; h += kThreads) {
-    const std::int64_t at = r.plan.schedule == ScheduleKind::kBoundary
-                                ? row
-                                : slot_index(p.s, p.slot_layer, r.seq_slot, h / group * p.s.shared);
-    p.s.selection.cosine[row * p.s.n_heads + h] = flags(p, r, at) ? NAN : INFINITY;
+  if (r.plan.schedule == ScheduleKind::kBoundary) {
+    for (int h = threadIdx.x; h < p.s.n_heads; h += kThreads)
+      p.s.selection.cosine[row * p.s.n_heads + h] = drawn_flag(p, r, row) ? NAN : INFINITY;
+    return;
   }
+  const auto index = [&](int kv_head) { return slot_index(p.s, p.slot_layer, r.seq_slot, kv_head); };
+  for (int h = threadIdx.x; h < p.s.n_kv_heads; h += kThreads)
+    p.s.selection.flags[index(h)] = drawn_flag(p, r, index(h / p.s.shared * p.s.shared)) ? 1 : 0;
 }
 
 // Whether the row's KV heads selected, or may have: those that did not read nothing of what is overwritten.
-__device__ bool selected(const Args& p, const RowOfSlots& r, SelectWhen when) {
-  if (r.plan.schedule == ScheduleKind::kBoundary)
-    return when == SelectWhen::kNow &&
-           __ldcg(&p.s.selection.kept[kept_index(p.s, p.slot_layer, r.seq_slot)].made_now) != 0;
+__device__ bool selected(const OutcomeArgs& p, const SlotRow& r, SelectWhen when) {
   return selects(r, when, r.sparse && any_needs_now(p.s, r, p.slot_layer));
 }
 
 // Tokens of list units: those of the best units, the best unit's first.
-__device__ void write_members(const Args& p, const RowOfSlots& r, std::int64_t index, int wanted, std::int32_t* ids) {
+__device__ void write_members(const OutcomeArgs& p, const SlotRow& r, std::int64_t index, int wanted,
+                              std::int32_t* ids) {
   __shared__ int begins[kThreads], sizes[kThreads], to[kThreads], of_warps[kWarps];
   __shared__ int written;
   const int tid = threadIdx.x, n = __ldcg(p.s.index.lists.n_units + index);
@@ -130,7 +130,7 @@ __device__ void write_members(const Args& p, const RowOfSlots& r, std::int64_t i
 }
 
 // The selection of a KV head, n ids.
-__device__ void write_ids(const Args& p, const RowOfSlots& r, SelectWhen when, std::int64_t index, int n,
+__device__ void write_ids(const OutcomeArgs& p, const SlotRow& r, SelectWhen when, std::int64_t index, int n,
                           std::uint32_t* mask, std::int32_t* ids) {
   __shared__ int of_warps[kWarps];
   const Candidates of = candidates_of(r.plan, r.length + (when == SelectWhen::kNext ? 1 : 0));
@@ -149,7 +149,7 @@ __device__ void write_ids(const Args& p, const RowOfSlots& r, SelectWhen when, s
 }
 
 // `listed` of a selection for this step, between sinks and window.
-__device__ void list_ids(const Args& p, const RowOfSlots& r, int kv_head, std::int64_t index, int n,
+__device__ void list_ids(const OutcomeArgs& p, const SlotRow& r, int kv_head, std::int64_t index, int n,
                          const std::int32_t* ids) {
   if (r.plan.schedule == ScheduleKind::kSpeculative && !needs_now(p.s, r, p.slot_layer, kv_head)) return;
   std::int32_t* listed = p.s.slots.listed + index * p.s.max_listed + page_region(r.plan, r.length).first;
@@ -158,16 +158,16 @@ __device__ void list_ids(const Args& p, const RowOfSlots& r, int kv_head, std::i
                                      : block_number(p.pages, p.layer, r.seq_slot, kv_head, ids[i]);
 }
 
-__global__ void __launch_bounds__(kThreads) selection_kernel(Args p, SelectWhen when) {
+__global__ void __launch_bounds__(kThreads) selection_kernel(OutcomeArgs p, SelectWhen when) {
   extern __shared__ __align__(16) std::uint32_t mask[];  // of a KV head's candidates
   launch_dependents();
   grid_dependency_wait();
   const int row = blockIdx.x / p.s.n_kv_heads, kv_head = blockIdx.x % p.s.n_kv_heads;
-  const RowOfSlots r = row_at(p.s, p.rows, row);
+  const SlotRow r = row_at(p.s, p.rows, row);
   if (r.seq_slot < 0 || !r.sparse || r.plan.schedule == ScheduleKind::kNone) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
   if (p.rates.correction >= 0 && when == SelectWhen::kNow && by_mass(r) && !p.listed && threadIdx.x == 0)
-    p.s.selection.mass[index] = flags(p, r, index) ? INFINITY : -1.0f;
+    p.s.selection.flags[index] = drawn_flag(p, r, index) ? 1 : 0;
   if (p.rates.turnover < 0 || !selected(p, r, when)) return;
   const int n = p.s.selection.n[static_cast<int>(when)][index];
   std::int32_t* ids = p.s.selection.ids[static_cast<int>(when)] + index * p.s.max_listed;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) windows_kernel(WindowArgs p) {
   put_ascending(walk, w.n_candidates, k, mask, of_warps, [&](int at, int i) { units[at] = p.c.first_unit + i; });
 }
 
-Args args_of(const StepObserver::Layer& l, const OutcomeRates& rates) {
+OutcomeArgs args_of(const StepObserver::Layer& l, const OutcomeRates& rates) {
   return {of_layer(l.cache, l.slot_layer), l.rows, l.pages, l.layer, l.slot_layer, l.by_layer, l.listed, rates};
 }
 

@@ -1,6 +1,5 @@
 // Outcomes of methods at given rates: with random weights, what a selection finds and what a gate says tells nothing of a
-// real model, but what they cost depends on it. Kernels overwrite cosines before the gates, and selections before the
-// recalls.
+// real model, but what they cost depends on it. Kernels overwrite flags of gates, and selections before the recalls.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,11 @@ struct OutcomeRates {
   bool operator==(const OutcomeRates&) const = default;
 };
 
-// Overwrites the rows' cosines. By missing mass it is after_selection that decides.
+// Overwrites the flags of gates by cosines, and the cosines of layers' gates, which the selection will evaluate.
 void inject_gates_cuda(const StepObserver::Layer& layer, const OutcomeRates& rates, const CudaContext& context);
-// Overwrites what KV heads have just selected for this or the next step, with as many units; and the missing mass.
-// Where the selection has written `listed` (Layer::listed), a gate by missing mass has been evaluated with it.
+// Overwrites what KV heads have just selected for this or the next step, with as many units; and the flags of gates by
+// missing mass. Where the selection has written `listed` (Layer::listed), a gate by missing mass has been evaluated
+// with it.
 void inject_selection_cuda(const StepObserver::Layer& layer, SelectWhen when, const OutcomeRates& rates,
                            const CudaContext& context);
 void inject_windows_cuda(const SelectWindows& windows, std::int32_t first_row, float turnover,
@@ -32,7 +32,7 @@ class InjectedOutcomes final : public StepObserver {
  public:
   explicit InjectedOutcomes(const OutcomeRates& rates) : rates_(rates) {}
   const OutcomeRates& rates() const { return rates_; }
-  void before_gates(const Layer& layer, const CudaContext& context) override {
+  void after_append(const Layer& layer, const CudaContext& context) override {
     if (rates_.correction >= 0) inject_gates_cuda(layer, rates_, context);
   }
   void after_selection(const Layer& layer, SelectWhen when, const CudaContext& context) override {

@@ -122,8 +122,8 @@ BenchSequences Bench::Impl::make_sequences(const BenchCase& c, std::int64_t leng
   const std::int64_t room = machine.memory_limit - static_cast<std::int64_t>(model.weight_bytes() + memory.bytes());
   if (bytes > room)
     fail(ErrorKind::kResource,
-         "{} sequences of {} tokens take {} bytes of keys and values; {} bytes are left beside the weights", c.batch,
-         length, bytes, std::max<std::int64_t>(room, 0));
+         "{} sequences of {} tokens take {} bytes of KV cache; {} bytes are left beside the weights", c.batch, length,
+         bytes, std::max<std::int64_t>(room, 0));
   BenchSequences s;
   s.pool = std::make_unique<PagePool>(kv, blocks);
   s.make(*s.pool, c);
@@ -179,7 +179,7 @@ BenchResult Bench::decode(const BenchCase& c) {
   }
 
   if (end_rows > 0) b.timed_step(s, end_rows, false, nullptr);
-  for (SequenceRows& rows : s.rows) rows.phase = RowPhase::kDecode;
+  for (SequenceRows& rows : s.rows) rows.phase = SequencePhase::kDecode;
 
   BenchResult result;
   b.measure_bandwidth(result);

@@ -9,7 +9,7 @@
 #include "src/base/ratio.h"
 #include "src/base/underlying.h"
 #include "src/methods/decode_attention.h"
-#include "src/methods/gate.h"
+#include "src/selection/gate/gate.h"
 
 namespace mneme::eval {
 namespace {

@@ -274,37 +274,37 @@ Sample make_turns(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
 }
 
 constexpr std::array kTable = {
-    TaskRow{"number", "the number of a key", 10, make_number},
-    TaskRow{"password", "the two words that belong to a key", 10, make_password},
-    TaskRow{"where", "where a house stands, or whose it is", 10, make_where},
-    TaskRow{"several", "all numbers of a key, in order", 6, make_several},
-    TaskRow{"two_hops", "the town of a person, by way of the house", 10, make_two_hops},
-    TaskRow{"variables", "all variables that got a value, from one another", 8, make_variables},
-    TaskRow{"register", "the value of one of hundreds of look-alike lines", 10, make_register},
-    TaskRow{"chain", "the next 4 to 16 names of a shuffled chain: every step looks elsewhere", 8, make_chain},
-    TaskRow{"list", "a list written out, or the word after a word", 8, make_list},
-    TaskRow{"program", "every state of a small program", 6, make_program},
-    TaskRow{"sections", "a section repeated word for word", 6, make_sections},
-    TaskRow{"passkey", "one pass key", 1, make_passkey},
-    TaskRow{"turns", "six questions one after the other over one context", 6, make_turns},
+    TaskEntry{"number", "the number of a key", 10, make_number},
+    TaskEntry{"password", "the two words that belong to a key", 10, make_password},
+    TaskEntry{"where", "where a house stands, or whose it is", 10, make_where},
+    TaskEntry{"several", "all numbers of a key, in order", 6, make_several},
+    TaskEntry{"two_hops", "the town of a person, by way of the house", 10, make_two_hops},
+    TaskEntry{"variables", "all variables that got a value, from one another", 8, make_variables},
+    TaskEntry{"register", "the value of one of hundreds of look-alike lines", 10, make_register},
+    TaskEntry{"chain", "the next 4 to 16 names of a shuffled chain: every step looks elsewhere", 8, make_chain},
+    TaskEntry{"list", "a list written out, or the word after a word", 8, make_list},
+    TaskEntry{"program", "every state of a small program", 6, make_program},
+    TaskEntry{"sections", "a section repeated word for word", 6, make_sections},
+    TaskEntry{"passkey", "one pass key", 1, make_passkey},
+    TaskEntry{"turns", "six questions one after the other over one context", 6, make_turns},
 };
 
 }  // namespace
 
-std::span<const TaskRow> task_table() {
+std::span<const TaskEntry> task_table() {
   return kTable;
 }
 
-const TaskRow& find_task(std::string_view name) {
+const TaskEntry& find_task(std::string_view name) {
   std::vector<std::string_view> names;
-  for (const TaskRow& row : kTable) {
+  for (const TaskEntry& row : kTable) {
     if (row.name == name) return row;
     names.push_back(row.name);
   }
   fail(ErrorKind::kOption, "no task is called '{}'; there are: {}", name, fmt::join(names, ", "));
 }
 
-Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t tokens, std::uint64_t seed,
+Sample make_sample(const TaskEntry& task, const TextSource& prose, std::int64_t tokens, std::uint64_t seed,
                    std::int64_t number, const TokenCounter& counter) {
   // The same draws at every trial length, so that only the amount of prose changes: about four characters a token, then
   // corrected.

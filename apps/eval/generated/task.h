@@ -28,7 +28,7 @@ struct Sample {
   bool turns = false;
 };
 
-struct TaskRow {
+struct TaskEntry {
   std::string_view name;
   std::string_view summary;
   int questions_per_context;
@@ -36,13 +36,13 @@ struct TaskRow {
   Sample (*make)(const TextSource& prose, std::size_t chars, int n_questions, Rng& rng);
 };
 
-std::span<const TaskRow> task_table();
+std::span<const TaskEntry> task_table();
 // Errors  kOption: no such task (the known ones are named).
-const TaskRow& find_task(std::string_view name);
+const TaskEntry& find_task(std::string_view name);
 
 // The `number`-th sample of a task, its context at most `tokens` long and at least 97 % of that (where the task fills
 // its context).
-Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t tokens, std::uint64_t seed,
+Sample make_sample(const TaskEntry& task, const TextSource& prose, std::int64_t tokens, std::uint64_t seed,
                    std::int64_t number, const TokenCounter& counter);
 
 // Whether an answer equals the key after trimming spaces.

@@ -10,7 +10,7 @@
 namespace mneme::eval {
 namespace {
 
-using Row = std::vector<std::string>;
+using Cells = std::vector<std::string>;
 
 constexpr std::size_t kParts = 8;
 
@@ -45,19 +45,19 @@ std::vector<LineParts> line_parts(const std::vector<SuiteRecord>& records) {
 }  // namespace
 
 std::string along_markdown(const std::vector<SuiteRecord>& records) {
-  const Row head = {"task",
-                    "length",
-                    "method",
-                    "answer tokens",
-                    "budget",
-                    "corrected %",
-                    "reselected %",
-                    "turnover %",
-                    "KV MiB",
-                    "method MiB",
-                    "segments, all heads",
-                    "segments attended %"};
-  std::vector<Row> rows;
+  const Cells head = {"task",
+                      "length",
+                      "method",
+                      "answer tokens",
+                      "budget",
+                      "corrected %",
+                      "reselected %",
+                      "turnover %",
+                      "KV MiB",
+                      "method MiB",
+                      "segments, all heads",
+                      "segments attended %"};
+  std::vector<Cells> rows;
   for (const SuiteRecord& r : records) {
     AlongPoint before;
     for (const AlongPoint& p : r.along) {
@@ -85,9 +85,9 @@ std::string along_markdown(const std::vector<SuiteRecord>& records) {
 }
 
 std::string lines_markdown(const std::vector<SuiteRecord>& records) {
-  Row head = {"task", "length", "method"};
+  Cells head = {"task", "length", "method"};
   for (std::size_t part = 1; part <= kParts; ++part) head.push_back(fmt::format("lines to {}/{}", part, kParts));
-  std::vector<Row> rows;
+  std::vector<Cells> rows;
   for (const LineParts& p : line_parts(records)) {
     rows.push_back({p.task, std::to_string(p.length), p.method});
     for (std::size_t part = 0; part < kParts; ++part)

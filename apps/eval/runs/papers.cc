@@ -6,8 +6,8 @@
 
 namespace mneme::eval {
 
-std::span<const PaperRow> paper_table() {
-  static const std::vector<PaperRow> table = {
+std::span<const PaperEntry> paper_table() {
+  static const std::vector<PaperEntry> table = {
       {"freekv",
        "FreeKV: LongBench v2, LongGenBench, reasoning",
        {"full", "window", "raas", "arkvale", "quest:unit=page:32", "freekv:tau=0.8", "freekv:tau=0.9", "mneme"},
@@ -39,9 +39,9 @@ std::span<const PaperRow> paper_table() {
   return table;
 }
 
-const PaperRow& find_paper(std::string_view name) {
+const PaperEntry& find_paper(std::string_view name) {
   std::vector<std::string_view> names;
-  for (const PaperRow& row : paper_table()) {
+  for (const PaperEntry& row : paper_table()) {
     if (row.name == name) return row;
     names.push_back(row.name);
   }

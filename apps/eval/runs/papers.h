@@ -13,7 +13,7 @@ enum class TableLayout : std::uint8_t {
   kTaskRows,    // a row a task, a column a method
 };
 
-struct PaperRow {
+struct PaperEntry {
   std::string_view name;
   std::string_view title;
   std::vector<std::string_view> methods;  // in the syntax of --methods
@@ -23,8 +23,8 @@ struct PaperRow {
   bool question_by_prefill = false;  // its methods decide at the end of a prompt, the question included
 };
 
-std::span<const PaperRow> paper_table();
+std::span<const PaperEntry> paper_table();
 // Errors  kOption: no such paper (the known ones are named).
-const PaperRow& find_paper(std::string_view name);
+const PaperEntry& find_paper(std::string_view name);
 
 }  // namespace mneme::eval

@@ -97,7 +97,7 @@ void SuiteRunner::forced_answers(const Question& q, RequestId base, const std::s
   if (q.turns.empty()) {
     answer.texts.emplace_back();
     for (const Foreseen& f : lines) answer.texts[0] += f.text, answer.lines.push_back(f.share);
-    const ScorerRow& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
+    const ScorerEntry& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
     answer.scores.push_back(scorer.score(answer.texts[0], q.item.reference));
     answer.tokens = std::ssize(wanted);
     record.answers.push_back(std::move(answer));

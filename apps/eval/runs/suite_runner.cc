@@ -156,7 +156,7 @@ AlongPoint SuiteRunner::point_of(RequestId id, std::int64_t tokens, std::int32_t
 
 SuiteAnswer SuiteRunner::scored(const Question& q, std::span<const Asked> asked, const Reference& reference) const {
   SuiteAnswer answer{.id = q.item.id, .groups = q.item.groups, .depth = q.item.depth, .truncated = q.prompt.truncated};
-  const ScorerRow& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
+  const ScorerEntry& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
   for (const Asked& a : asked) {
     answer.texts.push_back(answer_text(q, a));
     // A plan's prefix is the start of the text that is scored.

@@ -22,8 +22,8 @@ namespace mneme::eval {
 struct SuiteRunOptions {
   QuestionPath question = QuestionPath::kDecode;
   SuiteMeasure measure = SuiteMeasure::kScore;
-  const ScorerRow* grader = nullptr;  // null: the question's own
-  int samples = 1;                    // answers to each question; with a temperature, seeds seed, seed + 1, ...
+  const ScorerEntry* grader = nullptr;  // null: the question's own
+  int samples = 1;                      // answers to each question; with a temperature, seeds seed, seed + 1, ...
   SamplingOptions sampling;
   std::uint64_t seed = 1;
   std::int64_t longest_prompt = 0;  // tokens; 0: what the model's context leaves

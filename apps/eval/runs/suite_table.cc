@@ -13,7 +13,7 @@
 namespace mneme::eval {
 namespace {
 
-using Row = std::vector<std::string>;
+using Cells = std::vector<std::string>;
 
 SuiteCell& cell_of(std::vector<SuiteCell>& cells, const std::string& column, std::int64_t length,
                    const std::string& method) {
@@ -95,8 +95,8 @@ std::string score_table(const std::vector<SuiteCell>& cells, std::int64_t length
     const std::int64_t n = questions_of(cells, column, length);
     return n == 0 ? column : fmt::format("{} (n={})", column, n);
   };
-  Row head;
-  std::vector<Row> rows;
+  Cells head;
+  std::vector<Cells> rows;
   if (layout == TableLayout::kMethodRows) {
     head = {"method"};
     for (const std::string& c : columns) head.push_back(titled(c));
@@ -123,9 +123,10 @@ std::string score_table(const std::vector<SuiteCell>& cells, std::int64_t length
 
 // What methods cost and how far from `full` they are, over all tasks of a length.
 std::string cost_table(const std::vector<SuiteCell>& cells, std::int64_t length) {
-  const Row head = {"method",     "against full",  "budget",    "kept %", "KiB/step",    "corrected %", "reselected %",
-                    "turnover %", "answer tokens", "truncated", "avg@k",  "trimmed avg", "pass@k",      "seconds"};
-  std::vector<Row> rows;
+  const Cells head = {"method",      "against full", "budget",     "kept %",        "KiB/step",
+                      "corrected %", "reselected %", "turnover %", "answer tokens", "truncated",
+                      "avg@k",       "trimmed avg",  "pass@k",     "seconds"};
+  std::vector<Cells> rows;
   for (const std::string& m : distinct_of(cells, length, [](const SuiteCell& c) { return c.method; })) {
     SuiteCell all;
     for (const SuiteCell& c : cells) {
@@ -173,9 +174,9 @@ std::vector<std::int64_t> lengths_of(const std::vector<SuiteCell>& cells) {
 
 // Means over tasks by length, as RULER's table.
 std::string length_table(const std::vector<SuiteCell>& cells, const std::vector<std::int64_t>& lengths) {
-  Row head = {"method"};
+  Cells head = {"method"};
   for (std::int64_t l : lengths) head.push_back(std::to_string(l));
-  std::vector<Row> rows;
+  std::vector<Cells> rows;
   for (const std::string& m : distinct_of(cells, lengths.front(), [](const SuiteCell& c) { return c.method; })) {
     rows.push_back({m});
     for (std::int64_t l : lengths)

@@ -15,16 +15,16 @@ struct Reference {
   std::vector<std::string> classes;  // labels of a classification
 };
 
-struct ScorerRow {
+struct ScorerEntry {
   std::string_view name;
   std::string_view summary;
   // 0 to 1. Requires  at least one answer in the reference.
   double (*score)(std::string_view answer, const Reference& reference);
 };
 
-std::span<const ScorerRow> scorer_table();
+std::span<const ScorerEntry> scorer_table();
 // Errors  kOption: no such scorer (the known ones are named).
-const ScorerRow& find_scorer(std::string_view name);
+const ScorerEntry& find_scorer(std::string_view name);
 
 // The scorers, by file. The best over the answers of the reference, unless the comment says otherwise.
 //

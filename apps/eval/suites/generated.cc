@@ -56,7 +56,7 @@ SuiteItem document_item(const std::string& document, const std::string& question
   return item;
 }
 
-std::vector<SuiteItem> facts_items(const TaskRow& task, const SuiteSetting& s, std::int64_t length, int number) {
+std::vector<SuiteItem> facts_items(const TaskEntry& task, const SuiteSetting& s, std::int64_t length, int number) {
   const Sample sample = make_sample(task, *s.prose, length, s.seed, number, *s.counter);
   std::vector<SuiteItem> items;
   for (const Question& q : sample.questions) {
@@ -119,7 +119,7 @@ std::vector<SuiteContext> read_passkey(const SuiteSetting& s) {
 
 std::vector<SuiteContext> read_facts(const SuiteSetting& s) {
   std::vector<std::string_view> known;
-  for (const TaskRow& task : task_table())
+  for (const TaskEntry& task : task_table())
     if (task.name != "turns") known.push_back(task.name);
   check_tasks(s.tasks, known);
   const auto wanted = s.tasks.empty() ? std::vector<std::string>{"number", "where", "register", "chain"} : s.tasks;

@@ -145,7 +145,7 @@ std::vector<fs::path> files_of(const fs::path& data, std::string_view ending) {
 }
 
 void add_rows(std::vector<SuiteContext>& contexts, const fs::path& path, const std::string& task, int limit,
-              const RowToItem& make) {
+              const MakeItem& make) {
   const auto file = std::make_shared<const RowFile>(path);
   const std::size_t n = limit > 0 ? std::min<std::size_t>(file->size(), limit) : file->size();
   for (std::size_t i = 0; i < n; ++i)

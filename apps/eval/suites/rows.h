@@ -71,9 +71,9 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& data, s
 // A context for each row of the file up to `limit` (0: all): the question that `make` gives for it.
 struct SuiteContext;
 struct SuiteItem;
-using RowToItem = std::function<SuiteItem(const Row& row, std::string_view task)>;
+using MakeItem = std::function<SuiteItem(const Row& row, std::string_view task)>;
 void add_rows(std::vector<SuiteContext>& contexts, const std::filesystem::path& path, const std::string& task,
-              int limit, const RowToItem& make);
+              int limit, const MakeItem& make);
 
 // Whether `task` is wanted, none wanted meaning all.
 bool is_wanted(const std::vector<std::string>& wanted, std::string_view task);

@@ -81,7 +81,7 @@ struct SuiteSetting {
 enum class SuiteData : std::uint8_t { kNeeded, kOptional, kNone };
 enum class SuiteMeasure : std::uint8_t { kScore, kPerplexity };
 
-struct SuiteRow {
+struct SuiteEntry {
   std::string_view name;
   std::string_view summary;
   SuiteData data;
@@ -92,11 +92,11 @@ struct SuiteRow {
   SuiteMeasure measure = SuiteMeasure::kScore;
 };
 
-std::span<const SuiteRow> suite_table();
+std::span<const SuiteEntry> suite_table();
 // Errors  kOption: no such suite (the known ones are named).
-const SuiteRow& find_suite(std::string_view name);
-// Contexts of the suite. Errors  kOption: --data is missing, or given to a suite that has none; as SuiteRow::read.
-std::vector<SuiteContext> read_suite(const SuiteRow& suite, const SuiteSetting& setting);
+const SuiteEntry& find_suite(std::string_view name);
+// Contexts of the suite. Errors  kOption: --data is missing, or given to a suite that has none; as SuiteEntry::read.
+std::vector<SuiteContext> read_suite(const SuiteEntry& suite, const SuiteSetting& setting);
 
 // Readers, by file.
 std::vector<SuiteContext> read_longbench(const SuiteSetting& s);

@@ -74,8 +74,8 @@ std::shared_ptr<const Plan> plan_of(const std::string& method, const KvOptions& 
   return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, shape);
 }
 
-std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) {
-  std::vector<BenchRow> rows;
+std::vector<BenchLine> cases_of(const BenchCommand& o, const MethodShape& shape) {
+  std::vector<BenchLine> rows;
   for (const std::string& method : o.methods) {
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
     if (o.ranks.size() > 1 && plan != nullptr) expect_ranks_do(*plan, RankSplit::kHeads);
@@ -97,9 +97,9 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
   return rows;
 }
 
-void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
+void write_trace(const BenchCommand& o, const std::vector<BenchLine>& rows) {
   std::vector<NamedTrace> traces;
-  for (const BenchRow& row : rows)
+  for (const BenchLine& row : rows)
     traces.push_back(
         {.name = fmt::format("{}, batch {}, {}", row.test, row.c.batch, row.method), .steps = row.result.trace});
   write_chrome_trace(o.output.trace, traces);
@@ -126,7 +126,7 @@ BenchReport report_of(const BenchCommand& o, const Machine& machine, const Model
 template <typename AnyBench>
 void run_cases(const BenchCommand& o, AnyBench& bench, BenchReport& report, const ProgressFn& show) {
   std::int64_t done = 0;
-  for (BenchRow& row : report.rows) {
+  for (BenchLine& row : report.rows) {
     show("measuring, cases", done++, std::ssize(report.rows));
     row.result = o.decode ? bench.decode(row.c) : bench.prefill(row.c);
   }

@@ -42,18 +42,18 @@ constexpr std::array kParts = {
     Part{.name = "in the step", .method = kEveryStep},
 };
 
-struct AblateRow {
+struct AblateLine {
   const Part* part;
   std::int32_t depth, batch;
   BenchResult result;
   double window_seconds;  // of the same depth and batch
 };
 
-std::string table_of(const AblateCommand& o, const std::vector<AblateRow>& rows) {
+std::string table_of(const AblateCommand& o, const std::vector<AblateLine>& rows) {
   std::string out = fmt::format(
       "turnover {:.2f}, corrections {:.2f}\n{:>8} {:>5}  {:<36} {:>9} {:>9} {:>8} {:>11} {:>9}\n", o.turnover,
       o.correction, "depth", "batch", "pages are selected", "ms/step", "p10", "window", "units", "MB/step");
-  for (const AblateRow& row : rows)
+  for (const AblateLine& row : rows)
     out += fmt::format("{:>8} {:>5}  {:<36} {:>9.3f} {:>9.3f} {:>7.2f}x {:>11.1f} {:>9.2f}\n", row.depth, row.batch,
                        row.part->name, 1e3 * row.result.step.median, 1e3 * row.result.step.p10,
                        row.result.step.median / row.window_seconds, row.result.recall.recalled_units,
@@ -61,9 +61,9 @@ std::string table_of(const AblateCommand& o, const std::vector<AblateRow>& rows)
   return out;
 }
 
-std::string json_of(const AblateCommand& o, const DeviceBench& bench, const std::vector<AblateRow>& rows) {
+std::string json_of(const AblateCommand& o, const DeviceBench& bench, const std::vector<AblateLine>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const AblateRow& row : rows)
+  for (const AblateLine& row : rows)
     results.push_back({{"part", row.part->name},
                        {"method", row.part->method},
                        {"depth", row.depth},
@@ -111,7 +111,7 @@ int ablate(AblateCommand o) {
                                                .options = {.steps = o.steps, .warmup = kWarmup, .host_pages = true},
                                                .deepest = context,
                                                .most = *std::max_element(o.batches.begin(), o.batches.end())});
-  std::vector<AblateRow> rows;
+  std::vector<AblateLine> rows;
   const std::size_t total = o.depths.size() * o.batches.size() * kParts.size();
   for (const std::int32_t depth : o.depths)
     for (const std::int32_t batch : o.batches) {

@@ -25,15 +25,15 @@ struct GatherCommand {
   bool json = false;
 };
 
-struct GatherRow {
+struct GatherLine {
   DeviceBench::GatherCase c;
   DeviceBench::GatherResult r;
 };
 
-std::string table_of(const std::vector<GatherRow>& rows) {
+std::string table_of(const std::vector<GatherLine>& rows) {
   std::string out = fmt::format("{:>8} {:>7} {:>9} {:>6} {:>10} {:>12} {:>14} {:>12}\n", "bytes", "blocks", "pool GiB",
                                 "by", "GB/s", "GB/s beside", "ms/step alone", "times beside");
-  for (const GatherRow& row : rows)
+  for (const GatherLine& row : rows)
     out += fmt::format("{:>8} {:>7} {:>9.1f} {:>6} {:>10.1f} {:>12.1f} {:>14.3f} {:>12.3f}\n", row.c.block_bytes,
                        row.c.thread_blocks, gibibytes(row.c.pool_bytes), row.c.bulk ? "bulk" : "loads",
                        row.r.idle_rate / 1e9, row.r.concurrent_rate / 1e9, 1e3 * row.r.step_alone,
@@ -41,9 +41,9 @@ std::string table_of(const std::vector<GatherRow>& rows) {
   return out;
 }
 
-std::string json_of(const GatherCommand& o, const DeviceBench& bench, const std::vector<GatherRow>& rows) {
+std::string json_of(const GatherCommand& o, const DeviceBench& bench, const std::vector<GatherLine>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (const GatherRow& row : rows)
+  for (const GatherLine& row : rows)
     results.push_back({{"block_bytes", row.c.block_bytes},
                        {"thread_blocks", row.c.thread_blocks},
                        {"pool_bytes", row.c.pool_bytes},
@@ -65,7 +65,7 @@ int gather(const GatherCommand& o) {
                                                               .options = {},
                                                               .deepest = kContext,
                                                               .most = 1});
-  std::vector<GatherRow> rows;
+  std::vector<GatherLine> rows;
   for (const double pool : o.pools)
     for (const std::string& by : o.by)
       for (const std::int32_t bytes : o.blocks)

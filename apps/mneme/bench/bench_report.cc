@@ -45,7 +45,7 @@ std::string main_table(const BenchReport& r) {
                         "batch", "tokens/s", "ms/step", "p10", "p99", "MB/step", "GB/s", "floor ms", "of it")
           : fmt::format("\n{:<16} {:<10} {:>5} {:>20} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>6}\n", "test", "method",
                         "batch", "tokens/s", "s/prompt", "ms/step", "p99", "Gop/token", "Gop/s", "floor s", "of it");
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     const BenchResult& b = row.result;
     const std::string rate = fmt::format("{:.1f} +- {:.1f}", b.tokens_per_second, b.tokens_per_second_deviation);
     out += fmt::format("{:<16} {:<10} {:>5} {:>20} ", row.test, row.method, row.c.batch, rate);
@@ -66,7 +66,7 @@ std::string bytes_table(const BenchReport& r) {
   std::string out = fmt::format("\n{:<16} {:<10} {:>5} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
                                 r.decode ? "MB a step" : "MB a prompt", "", "batch", "weights", "KV read", "KV written",
                                 "index read", "attended", "KV MiB held");
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     const StepCost& c = row.result.cost;
     out += fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12} {:>12.1f}\n", row.test,
                        row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written),
@@ -81,7 +81,7 @@ std::string recall_table(const BenchReport& r) {
   std::string out = fmt::format("\n{:<16} {:<10} {:>5} {:>9} {:>11} {:>12} {:>10} {:>14} {:>10} {:>11} {:>11}\n",
                                 "recall", "", "batch", "turnover", "correction", "units", "missing", "from the host",
                                 "MB", "corrected", "MiB there");
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     const BenchResult& b = row.result;
     const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
     out +=
@@ -98,7 +98,7 @@ std::string operations_table(const BenchReport& r) {
       fmt::format("\n{:<16} {:<10} {:>5}", r.decode ? "ms, median step" : "s, median prompt", "", "batch");
   for (const Op op : kOps) out += fmt::format(" {:>20}", op_name(op));
   out += "\n";
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     out += fmt::format("{:<16} {:<10} {:>5}", row.test, row.method, row.c.batch);
     double total = 0;
     for (const double s : row.result.operations) total += s;
@@ -115,7 +115,7 @@ std::string phases_table(const BenchReport& r) {
   for (const auto& [name, seconds] : r.rows.front().result.phases)
     out += fmt::format(" {:>{}}", name, phase_width(name));
   out += fmt::format(" {:>7} {:>9}\n", "sum", "untimed");
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     out += fmt::format("{:<16} {:<10} {:>5}", row.test, row.method, row.c.batch);
     double sum = 0;
     for (const auto& [name, seconds] : row.result.phases) {
@@ -127,18 +127,18 @@ std::string phases_table(const BenchReport& r) {
   return out;
 }
 
-bool selects(const BenchRow& row) {
+bool selects(const BenchLine& row) {
   return row.c.plan != nullptr && row.c.plan->selects();
 }
 
-bool drops(const BenchRow& row) {
+bool drops(const BenchLine& row) {
   return row.c.plan != nullptr && row.c.plan->drops();
 }
 
 // What only some methods have.
 std::string method_lines(const BenchReport& r) {
   std::string out;
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     const BenchResult& b = row.result;
     if (r.decode && selects(row))
       out += fmt::format("{}, {}: {:.1f} % of what heads read was selected in the same step\n", row.test, row.method,
@@ -155,7 +155,7 @@ Json quantiles_json(const Quantiles& q) {
           {"mean", q.mean},     {"least", q.least}, {"deviation", q.deviation}};
 }
 
-Json row_json(const BenchReport& r, const BenchRow& row) {
+Json row_json(const BenchReport& r, const BenchLine& row) {
   const BenchResult& b = row.result;
   Json out = {{"test", row.test}, {"method", row.method}, {"depth", row.c.depth}, {"batch", row.c.batch}};
   if (row.c.plan != nullptr) out["budget"] = row.c.plan->budget();
@@ -215,7 +215,7 @@ std::string device_test_json(const char* test, const DeviceInfo& device, const s
       .dump();
 }
 
-std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& r, const BenchRow& row) {
+std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& r, const BenchLine& row) {
   if (r.device) return row.result.phases;
   std::vector<std::pair<std::string_view, double>> out;
   for (const Op op : kOps) out.emplace_back(op_name(op), row.result.operations[underlying(op)]);
@@ -224,7 +224,7 @@ std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& r
 
 std::string phases_svg(const BenchReport& r) {
   eval::BarChart chart{.title = fmt::format("A decode step by phase: {}", r.model), .x_title = "ms"};
-  for (const BenchRow& row : r.rows) {
+  for (const BenchLine& row : r.rows) {
     chart.rows.push_back(fmt::format("{}, {}", row.method, row.test));
     if (row.c.batch > 1) chart.rows.back() += fmt::format(", {} sequences", row.c.batch);
     if (row.c.correction > 0) chart.rows.back() += fmt::format(", {:.0f} % corrected", 100 * row.c.correction);
@@ -243,7 +243,7 @@ std::string bench_table(const BenchReport& r) {
   std::string out = head(r) + main_table(r) + bytes_table(r);
   if (!r.device) {
     out += operations_table(r);
-  } else if (std::any_of(r.rows.begin(), r.rows.end(), [](const BenchRow& row) { return row.c.plan != nullptr; })) {
+  } else if (std::any_of(r.rows.begin(), r.rows.end(), [](const BenchLine& row) { return row.c.plan != nullptr; })) {
     out += recall_table(r);
   }
   if (r.device && !r.rows.empty() && !r.rows.front().result.phases.empty()) out += phases_table(r);
@@ -259,7 +259,7 @@ std::string bench_table(const BenchReport& r) {
 
 std::string bench_json(const BenchReport& r) {
   Json results = Json::array();
-  for (const BenchRow& row : r.rows) results.push_back(row_json(r, row));
+  for (const BenchLine& row : r.rows) results.push_back(row_json(r, row));
   const Json json = {{"test", r.decode ? "decode" : "prefill"},
                      {"version", version()},
                      {"commit", build_commit()},

@@ -14,7 +14,7 @@
 
 namespace mneme::cli {
 
-struct BenchRow {
+struct BenchLine {
   std::string test;    // "tg64 @ d8192", "pp8192"
   std::string method;  // "full", ...
   BenchCase c;
@@ -31,7 +31,7 @@ struct BenchReport {
   int threads = 0;
   bool deterministic = false;
   std::int32_t steps = 0, warmup = 0, chunk_tokens = 0;
-  std::vector<BenchRow> rows;
+  std::vector<BenchLine> rows;
 };
 
 // One JSON object of a device test other than decode and prefill.
@@ -39,7 +39,7 @@ std::string device_test_json(const char* test, const DeviceInfo& device, const s
                              const nlohmann::ordered_json& results);
 
 // Seconds of a step by phase on a device, by operation on the CPU.
-std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& report, const BenchRow& row);
+std::vector<std::pair<std::string_view, double>> row_phases(const BenchReport& report, const BenchLine& row);
 // A bar a row, in milliseconds; on a device with a mark at the step that is not timed by phase.
 std::string phases_svg(const BenchReport& report);
 std::string bench_table(const BenchReport& report);

@@ -152,7 +152,7 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
   line("model",
        fmt::format("{}, {:.1f} M parameters, {}", name, ratio(o.parameters, 1e6), dtype_name(o.shape.weights)));
   line("weights", memory_text(o.shape.weight_bytes));
-  line("keys and values",
+  line("KV cache",
        fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token ({})", memory_text(o.kv_bytes), o.batch,
                    o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token), dtype_name(o.kv_dtype)));
   line("activations", memory_text(o.activation_bytes));

@@ -115,13 +115,12 @@ void print_plan(const Prepared& p, const PlanCommand& o, const Gpus& gpus) {
   const StepSetup& s = p.fit.step;
   fmt::print("{} on {} x {}: tensor parallel {}, pipeline parallel {}\n", bench_model_name(o.model), gpus.n,
              p.card.name, s.ranks, p.fit.stages);
-  fmt::print("{} sequences of {} tokens, method {}, keys and values {}\n\n", s.sequences, grouped(s.context),
-             o.kv.method, s.store == KvStore::kHost ? "in host memory" : "on the GPUs");
+  fmt::print("{} sequences of {} tokens, method {}, KV cache in {}\n\n", s.sequences, grouped(s.context), o.kv.method,
+             s.store == KvStore::kHost ? "in host memory" : "on the GPUs");
   const std::int64_t most = most_sequences(p.fit, p.card);
-  fmt::print("each GPU    {} of {}: weights {}, keys and values {}, index {}, cache slots {}, other {}\n",
-             gb(m.device()), gb(p.card.memory_bytes), gb(m.weights), gb(m.kv), gb(m.index), gb(m.slots),
-             gb(m.activations));
-  if (s.store == KvStore::kHost) fmt::print("each host   {} for keys and values\n", gb(m.host_kv));
+  fmt::print("each GPU    {} of {}: weights {}, KV cache {}, index {}, cache slots {}, other {}\n", gb(m.device()),
+             gb(p.card.memory_bytes), gb(m.weights), gb(m.kv), gb(m.index), gb(m.slots), gb(m.activations));
+  if (s.store == KvStore::kHost) fmt::print("each host   {} for the KV cache\n", gb(m.host_kv));
   fmt::print("fits        {}\n", fits(p.fit, p.card) ? fmt::format("yes, up to {} sequences", grouped(most))
                                  : most > 0          ? fmt::format("no: up to {} sequences", grouped(most))
                                                      : "no, not even one sequence");

@@ -87,9 +87,8 @@ std::string reason_of(const Form& form, const Wanted& asked, std::int64_t sequen
   const std::string less =
       sequences < asked.sequences ? fmt::format("{} sequences do not fit, {} do: ", asked.sequences, sequences) : "";
   const std::string_view bits = is_eight_bit(form.dtype) ? " in 8 bits" : "";
-  if (!form.plan)
-    return fmt::format("{}keys and values fit the device{}, and every step reads all of them", less, bits);
-  return fmt::format("{}keys and values{} do not fit the device; a method fetches what a step reads", less, bits);
+  if (!form.plan) return fmt::format("{}the KV cache fits the device{}, and every step reads all of it", less, bits);
+  return fmt::format("{}the KV cache{} does not fit the device; a method fetches what a step reads", less, bits);
 }
 
 // A method's step where full attention fits too.
@@ -162,9 +161,9 @@ Recommendation in_memory(const BenchShape& shape, const Wanted& w, double read_r
       .options = {"--device cpu", fmt::format("--kv {}", reads_part ? method : "full"),
                   fmt::format("--kv-cache-dtype {}", dtype_name(dtype)), fmt::format("--max-num-seqs {}", w.sequences),
                   fmt::format("-c {}", w.context)},
-      .reason = fmt::format("keys and values fit the memory{}, {}", is_eight_bit(dtype) ? " in 8 bits" : "",
+      .reason = fmt::format("the KV cache fits the memory{}, {}", is_eight_bit(dtype) ? " in 8 bits" : "",
                             reads_part ? fmt::format("and full attention would give {} tokens/s", rate_text(full))
-                                       : "and every step reads all of them"),
+                                       : "and every step reads all of it"),
       .most_sequences = most,
       .tokens_per_second = reads_part ? part : full};
   if (w.sequences > 1) r.options.push_back(fmt::format("--kv-offloading-size {:.0f}", std::ceil(kv / kGib)));
@@ -224,9 +223,10 @@ Recommendation recommend_on_cpu(const BenchShape& shape, const Wanted& wanted, d
   }
   const std::int64_t kv = kv_bytes(shape, wanted.context, wanted.sequences, DType::kInt8, true),
                      memory = room / (1 << 30), all = 1 + kv / (1 << 30);
-  Recommendation r{.reason = "keys and values do not fit the memory: the coldest lie in a file, and a method reads few",
-                   .most_sequences = wanted.sequences,
-                   .faster = smaller_context(shape, room, wanted)};
+  Recommendation r{
+      .reason = "the KV cache does not fit the memory: its coldest pages are in a file, and a method reads few",
+      .most_sequences = wanted.sequences,
+      .faster = smaller_context(shape, room, wanted)};
   r.options = {"--device cpu",
                fmt::format("--kv {}", auto_method(true, true)),
                "--kv-cache-dtype int8",

@@ -45,7 +45,7 @@ std::vector<eval::MethodSpec> specs_of(const EvalCommand& c) {
 // Methods and budgets of the paper, where none were given.
 EvalCommand with_paper(EvalCommand c) {
   if (c.suite.paper.empty()) return c;
-  const eval::PaperRow& paper = eval::find_paper(c.suite.paper);
+  const eval::PaperEntry& paper = eval::find_paper(c.suite.paper);
   if (!c.methods_given) c.methods.assign(paper.methods.begin(), paper.methods.end());
   if (!c.budgets_given) c.budgets.assign(paper.budgets.begin(), paper.budgets.end());
   return c;

@@ -30,7 +30,7 @@ namespace {
 
 std::string task_names() {
   std::string names;
-  for (const eval::TaskRow& row : eval::task_table()) names += std::string(row.name) + ", ";
+  for (const eval::TaskEntry& row : eval::task_table()) names += std::string(row.name) + ", ";
   return names + "perplexity, stream";
 }
 

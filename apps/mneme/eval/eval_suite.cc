@@ -32,7 +32,7 @@ std::string names_of(const Rows& rows) {
   return names;
 }
 
-bool by_decode(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteRow& suite) {
+bool by_decode(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteEntry& suite) {
   if (o.question_given) return setup.question == "decode";
   if (!o.paper.empty() && eval::find_paper(o.paper).question_by_prefill) return false;
   return suite.question_by_decode;
@@ -58,7 +58,7 @@ eval::SuiteSetting setting_of(const EvalSetup& setup, const SuiteCommand& o, con
 }
 
 // Everything that answers depend on, but the shard.
-nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteRow& suite,
+nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteEntry& suite,
                               const std::vector<eval::MethodSpec>& specs, std::size_t contexts) {
   nlohmann::json j = eval_settings(setup);
   j["suite"] = o.suite;
@@ -157,7 +157,7 @@ void for_each_group(const std::vector<eval::SuiteContext>& contexts, const eval:
 
 // The longest context that the suite needs, where it can be known before its files are read. 0: the model's.
 std::int32_t context_of(const EvalSetup& setup, const SuiteCommand& o) {
-  const eval::SuiteRow& suite = eval::find_suite(o.suite);
+  const eval::SuiteEntry& suite = eval::find_suite(o.suite);
   const std::int64_t longest = *std::max_element(setup.lengths.begin(), setup.lengths.end());
   if (suite.measure == eval::SuiteMeasure::kPerplexity) return (o.max_tokens > 0 ? o.max_tokens : 4096) + 64;
   if (suite.name == "long") return count32(longest) + (o.max_tokens > 0 ? o.max_tokens : 4096) + 512;
@@ -222,7 +222,7 @@ void add_suite_options(CLI::App& c, SuiteCommand& o) {
 void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::MethodSpec>& specs,
                const std::string& run_file) {
   expect_model(setup.model);
-  const eval::SuiteRow& suite = eval::find_suite(o.suite);
+  const eval::SuiteEntry& suite = eval::find_suite(o.suite);
   const eval::Shard shard = eval::parse_shard(o.shard);
   if (o.at_once > 1 && (o.forced || o.along > 0 || suite.measure == eval::SuiteMeasure::kPerplexity))
     fail(ErrorKind::kOption,

@@ -23,9 +23,9 @@ constexpr std::string_view kQ4KM = "q4_k_m";
 
 DType weights_type(const std::string& name) {
   for (const DType type :
-       {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
-        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kFp8,
-        DType::kInt4, DType::kInt8, DType::kF32, DType::kF16})
+       {DType::kBF16,  DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,   DType::kQ5_1,   DType::kQ2_K,
+        DType::kQ3_K,  DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4,
+        DType::kNVFP4, DType::kFp8,  DType::kInt4, DType::kInt8, DType::kF32,    DType::kF16})
     if (dtype_name(type) == name) return type;
   fail(ErrorKind::kOption, "--weights: there is no type \"{}\"", name);
 }
@@ -79,11 +79,11 @@ void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
       ->group("Model");
   c.add_option("--weights", o.weights,
                "Type of a shape's weights: bf16, f16, f32, or quantised (q8_0, q4_k, ...: the types of mneme convert); "
-               "with --device cuda also iq4_xs, fp8, int4, int8, and the mixture q4_k_m")
+               "with --device cuda also iq4_xs, nvfp4, fp8, int4, int8, and the mixture q4_k_m")
       ->type_name("TYPE")
       ->capture_default_str()
-      ->check(one_of({"bf16", "q8_0",   "q4_0",  "q4_1",   "q5_0",   "q5_1", "q2_k", "q3_k", "q4_k", "q5_k",
-                      "q6_k", "iq4_nl", "mxfp4", "q4_k_m", "iq4_xs", "fp8",  "int4", "int8", "f16",  "f32"}))
+      ->check(one_of({"bf16",   "q8_0",  "q4_0",  "q4_1",   "q5_0",   "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+                      "iq4_nl", "mxfp4", "nvfp4", "q4_k_m", "iq4_xs", "fp8",  "int4", "int8", "f16",  "f32"}))
       ->group("Model");
 }
 

@@ -20,7 +20,7 @@ namespace mneme::cli {
 namespace {
 
 constexpr int kBadInput = 2;
-constexpr std::int64_t kLongPrompt = 256;  // tokens from which on somebody may wonder how long it takes
+constexpr std::int64_t kLongPrompt = 256;  // tokens; longer prompts show their progress
 constexpr int kPressesThatEnd = 3;         // Ctrl-C during an answer; the first ends only that
 
 class Chat {
@@ -59,7 +59,7 @@ class Chat {
   std::string document_name_;
   int turns_ = 0;
   bool seeded_ = false;         // the session has drawn from options_.generation.sampling.seed
-  bool output_failed_ = false;  // nobody hears an answer any more
+  bool output_failed_ = false;  // the answer cannot be printed any more
 };
 
 // What one turn needs: Ctrl-C, a progress bar, and a place for the answer.
@@ -287,7 +287,7 @@ int Chat::run(LineReader& lines) {
 int chat(const LanguageModel& model, const ChatOptions& options, const RunReport& report) {
   const std::unique_ptr<LineReader> lines =
       make_line_reader(options.history ? history_path() : std::filesystem::path());
-  // Between the turns, too, Ctrl-C never ends a program that somebody talks to: a file that is being saved gets whole.
+  // Between turns Ctrl-C does not end the program either, so that a file that is being saved gets whole.
   const auto ignore = lines->interactive() ? std::make_unique<InterruptGuard>(InterruptGuard::kNever) : nullptr;
   Chat chat(model, options, report);
   chat.begin();

@@ -65,7 +65,7 @@ struct RunOptions {
   OutputOptions output;
 };
 
-// A terminal on both sides and nothing asked: somebody wants to talk.
+// A terminal on both sides and no question: start a chat.
 bool wants_chat(const RunOptions& o) {
   if (o.session.chat) return true;
   return !o.prompt.text && !o.prompt.question && !o.prompt.raw && !o.output.json && stdin_is_terminal() &&

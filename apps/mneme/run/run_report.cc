@@ -68,10 +68,10 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
   }
   const KvMethodStats::Selections& s = m.selections;
   if (compressed == 0)
-    return fmt::format("method  {}: {} layers; a step reads {} of keys and values\n", options.method, m.layers.size(),
+    return fmt::format("method  {}: {} layers; a step reads {} of KV cache\n", options.method, m.layers.size(),
                        size_text(static_cast<std::int64_t>(m.kv_bytes_per_step)));
   std::string text = fmt::format(
-      "method  {}: {:.0f} tokens a KV head and step in {} of {} layers; a step reads {} of keys and values, {} of "
+      "method  {}: {:.0f} tokens a KV head and step in {} of {} layers; a step reads {} of KV cache, {} of "
       "index "
       "({} held)\n",
       options.method, achieved / compressed, compressed, m.layers.size(),
@@ -135,7 +135,7 @@ std::string stats_text(const RunReport& r) {
                       s.prefill_seconds, rate(s.prompt_tokens, s.prefill_seconds));
   text += fmt::format("answer  {:>8} tokens  {:8.2f} s  {:>8.0f} tokens/s  {}\n", grouped(s.answer_tokens),
                       s.decode_seconds, rate(s.decode_steps, s.decode_seconds), ending(r.answer.stopped));
-  text += fmt::format("memory  {} at the peak, of it {} keys and values ({})\n", size_text(r.peak_memory_bytes),
+  text += fmt::format("memory  {} at the peak, of it {} KV cache ({})\n", size_text(r.peak_memory_bytes),
                       size_text(s.kv_bytes), name_of(r.engine.kv_cache_dtype));
   text += method_text(r.engine.kv, s.method);
   text += fmt::format("loaded in {:.2f} s; {} thread{}; context {} tokens\n", r.load_seconds, r.engine.threads,

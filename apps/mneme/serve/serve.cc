@@ -36,6 +36,7 @@ struct ServeCommand {
       kv_events_topic;
   std::vector<std::string> presets;
   double disk_gib = 16, stream_ms = 20;
+  std::int64_t responses_mib = 64;
   bool no_pin = false, quiet = false;
 };
 
@@ -72,7 +73,7 @@ std::string host_note(const server::ServerOptions& o, bool ranks) {
   if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-host-gib: only with --enable-prefix-caching");
   if (ranks) fail(ErrorKind::kOption, "--kv-host-gib: only for a model in one process");
   const bool there = o.engine.device == Device::kCpu || o.engine.kv_store == KvResidency::kHost;
-  return there ? "--kv-host-gib: keys and values lie in host memory already; --kv-offloading-size is the room for them"
+  return there ? "--kv-host-gib: the KV cache is in host memory already; --kv-offloading-size is the room for them"
                : "";
 }
 
@@ -106,6 +107,7 @@ int serve(ServeCommand command) {
   o.answer_format = command.answer_format;
   if (std::filesystem::is_regular_file(o.answer_format)) o.answer_format = read_text(o.answer_format);
   o.stream_seconds = command.stream_ms / 1000;
+  o.responses.bytes = static_cast<std::size_t>(command.responses_mib) << 20;
   if (!command.key_file.empty())
     o.listen.key_policies = server::parse_key_policies(read_text(command.key_file), command.key_file);
   if (command.api_key) o.listen.api_keys.push_back(*command.api_key);
@@ -165,7 +167,7 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("--port", o.listen.port, "Port; 0: any free one")
           ->capture_default_str()
           ->check(whole_number(0, 65535)));
-  add(c.add_option("--api-key", command.api_key, "Require the header Authorization: Bearer KEY")
+  add(c.add_option("--api-key", command.api_key, "Require the header Authorization: Bearer KEY, or x-api-key: KEY")
           ->type_name("KEY")
           ->check(not_empty()));
   add(c.add_option("--api-keys", command.key_file, "JSON file of API keys with priority and limits")
@@ -307,6 +309,12 @@ void add_answer_options(CLI::App& c, ServeCommand& command) {
   c.add_option("--reasoning-field", command.server.thought_field, "Field of answers that holds the model's thought")
       ->capture_default_str()
       ->check(CLI::IsMember({"reasoning_content", "reasoning"}))
+      ->group("Model");
+  c.add_option("--responses-store-mib", command.responses_mib,
+               "Memory for responses that previous_response_id names, each for an hour after its last use; 0: none")
+      ->type_name("MIB")
+      ->capture_default_str()
+      ->check(whole_number(0, 1 << 20))
       ->group("Model");
 }
 

@@ -23,6 +23,7 @@ struct PageReads {
 // Told with the end of an answer.
 struct AnswerSummary {
   StopReason reason = StopReason::kEnd;
+  std::string stop_string;  // kStopString: which
   AnswerStats stats;
 };
 

@@ -37,8 +37,9 @@ AnswerStats stats_of(const Engine& engine, RequestId id, StopReason reason) {
 
 }  // namespace
 
-AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop)
-    : decoder_(tokenizer), matcher_(std::move(stop), keep_stop) {}
+AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop,
+                           std::shared_ptr<const AnswerScope> scope)
+    : decoder_(tokenizer), stops_(std::move(stop), keep_stop, std::move(scope)) {}
 
 AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
   AnswerPiece piece;
@@ -47,7 +48,8 @@ AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
   if (!event.finished) engine.stop(event.id);
   piece.append(finish());
   const StopReason reason = stopped() ? StopReason::kStopString : *event.finished;
-  piece.end = AnswerSummary{.reason = reason, .stats = stats_of(engine, event.id, reason)};
+  piece.end = AnswerSummary{
+      .reason = reason, .stop_string = stops_.matched_string(), .stats = stats_of(engine, event.id, reason)};
   return piece;
 }
 
@@ -56,13 +58,15 @@ AnswerPiece AnswerStream::push(TokenScore token) {
   held_.push_back({std::move(token), decoded_});
   const std::string text = decoder_.push(id);
   decoded_ += text.size();
-  return give_out(matcher_.push(text), false);
+  std::string out = stops_.push_special(id);
+  out += stops_.push(text);
+  return give_out(std::move(out), false);
 }
 
 AnswerPiece AnswerStream::finish() {
-  std::string text = matcher_.push(decoder_.finish());
-  text += matcher_.finish();
-  return give_out(std::move(text), !matcher_.matched());
+  std::string text = stops_.push(decoder_.finish());
+  text += stops_.finish();
+  return give_out(std::move(text), !stops_.matched());
 }
 
 AnswerPiece AnswerStream::give_out(std::string text, bool last) {

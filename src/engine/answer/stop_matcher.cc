@@ -33,6 +33,7 @@ StopMatcher::Match StopMatcher::first_match() const {
 // The text up to the match, which it ends.
 std::string StopMatcher::end_at(Match match) {
   matched_ = true;
+  matched_string_ = pending_.substr(match.begin, match.size);
   return std::exchange(pending_, "").substr(0, match.begin + (keep_ ? match.size : 0));
 }
 

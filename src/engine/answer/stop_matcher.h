@@ -21,6 +21,7 @@ class StopMatcher {
   // What was held back; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
+  const std::string& matched_string() const { return matched_string_; }  // empty: none
 
  private:
   struct Match {
@@ -33,6 +34,7 @@ class StopMatcher {
   bool keep_;
   std::string pending_;
   bool matched_ = false;
+  std::string matched_string_;
 };
 
 }  // namespace mneme

@@ -59,7 +59,7 @@ std::int32_t pages_to_share(const PagePool& pool, RequestId from, std::int32_t n
 // Of the first whole pages of a sequence.
 std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt);
 
-// Of all pages of a preempted request, the last of which may be open: they are nobody else's.
+// All pages of a preempted request, which no other request shares; the last one may be open.
 std::vector<PageKey> parked_keys(std::span<const TokenId> tokens, RequestId id);
 
 void write_page_key(const PageKey& key, ByteWriter& out);

@@ -10,6 +10,7 @@
 #include "mneme/mneme.h"
 #include "src/engine/answer/answer_piece.h"
 #include "src/engine/engine.h"
+#include "src/text/answer/answer_parser.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -17,8 +18,9 @@ namespace mneme {
 // What ends an answer before max_tokens.
 struct StopRules {
   std::vector<std::string> strings;
-  bool keep_string = false;     // the answer includes the stop string that ends it
-  std::vector<TokenId> tokens;  // end the answer as the model's own end tokens do, ignore_end or not
+  std::shared_ptr<const AnswerScope> scope;  // they end its text, not its thoughts and calls; null: all is its text
+  bool keep_string = false;                  // the answer includes the stop string that ends it
+  std::vector<TokenId> tokens;               // end the answer as the model's own end tokens do, ignore_end or not
   bool ignore_end = false;
 };
 

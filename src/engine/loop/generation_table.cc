@@ -53,15 +53,15 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
 void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
   g.requests.push_back(id);
   ++waiting_;
-  choices_.emplace(
-      id, Choice{.generation = &g,
-                 .index = index,
-                 .stream = AnswerStream(*model_.text->tokenizer, g.input.stop.strings, g.input.stop.keep_string),
-                 .held = {},
-                 .begun = {},
-                 .first_token = {},
-                 .last_token = {},
-                 .between = {}});
+  choices_.emplace(id, Choice{.generation = &g,
+                              .index = index,
+                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop.strings,
+                                                     g.input.stop.keep_string, g.input.stop.scope),
+                              .held = {},
+                              .begun = {},
+                              .first_token = {},
+                              .last_token = {},
+                              .between = {}});
 }
 
 void GenerationTable::start(Generation& g, GenerationInput& input) {

@@ -89,7 +89,7 @@ class GenerationTable {
   RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
   void add_choice(Generation& g, RequestId id, std::int32_t index);
   void fork_others(Generation& g, RequestId first);
-  // What `fails` throws fails all generations, and reaches nobody else: the thread may be a session's.
+  // An error that `fails` throws fails all generations and is not rethrown: the thread may be a session's.
   void fail_all_where(FunctionRef<void()> fails);
   void run_step();
   void take_all(const std::vector<RequestEvent>& events, double seconds);

@@ -1,4 +1,4 @@
-// How much memory keys and values of many callers get where nobody says.
+// The memory that keys and values of many callers get by default.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ class LoopMetrics {
   virtual void count_method(std::string_view method, const KvMethodStats& stats) = 0;
 };
 
-// Where nobody reads them.
+// Metrics that are not read.
 class NoLoopMetrics final : public LoopMetrics {
  public:
   void set(const Gauges&) override {}

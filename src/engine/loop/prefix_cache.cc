@@ -40,7 +40,7 @@ void PrefixCache::link(const Entry& entry) {
 }
 
 void PrefixCache::unlink(const Entry& entry) {
-  // From the last page: nobody hears of a page whose parent is gone.
+  // From the last page on, so that no page is reported after its parent is gone.
   for (auto hash = entry.chain.rbegin(); hash != entry.chain.rend(); ++hash) {
     const auto node = nodes_.find(*hash);
     if (node == nodes_.end()) continue;

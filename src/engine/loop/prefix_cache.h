@@ -1,4 +1,4 @@
-// Which sequences of the engine begin as a new prompt does: a radix tree over page hashes, with the least recently used
+// Which sequences of the engine begin as a new prompt does: a map of hashes of page chains, with the least recently used
 // sequence to evict when memory is wanted.
 //
 // A node is a page of tokens after the pages before it; it is found by the hash of all of these, and what it names is
@@ -33,7 +33,7 @@ std::vector<std::uint64_t> page_chain(std::span<const TokenId> tokens, const std
 
 class PrefixCache {
  public:
-  // Calls `report` whenever a page gets its first sequence, and loses its last; empty: nobody asks.
+  // Calls `report` whenever a page gets its first sequence, and loses its last; empty: no reports.
   void report_pages(std::function<void(const PageEvent&)> report) { report_ = std::move(report); }
 
   // Tokens [0, n_shared) of the sequence may be taken over by others with the same salt.
@@ -61,9 +61,9 @@ class PrefixCache {
   // Tokens of whole pages that two sequences of one salt begin with alike; 0: one of them is not here.
   std::int32_t common_tokens(RequestId a, RequestId b) const;
 
-  // The sequence that nobody has used for longest, running ones apart.
+  // The least recently used sequence that is not running.
   std::optional<RequestId> least_recently_used() const;
-  // Sequences, not running, that `id` has all shared pages of: they serve nobody any more.
+  // Sequences that do not run and whose shared pages `id` has all: no other request needs them.
   std::vector<RequestId> superseded_by(RequestId id) const;
 
   std::size_t size() const { return entries_.size(); }

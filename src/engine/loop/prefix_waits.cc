@@ -140,7 +140,7 @@ std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt, Room& room) 
   const std::int64_t shared = (source.n_tokens - own) / kPageTokens * engine.pool().shape().blocks_per_page();
   const std::int64_t needed = view.blocks_to_end - shared;
   if (!runs && !std::exchange(room.first, false) && shared > 0 && needed > room.blocks) {
-    engine.hold(id);  // for its pages' sake: nobody keeps what he cannot use yet
+    engine.hold(id);  // do not pin pages for a request that cannot start
     return 0;
   }
   if (!runs) room.blocks -= needed;
@@ -164,7 +164,7 @@ std::int64_t PrefixWaits::plan() {
   for (auto& [rank, prompt] : prompts_) {
     const bool runs = !waits_to_begin(engine, rank.second);
     if (!still_waits(prompt, runs)) {
-      // A step begins no more than these, and nobody of a group that is full.
+      // A step starts no more than these, and none of a group that is full.
       if (!runs && (room.requests <= 0 || blocked.contains(rank.second))) continue;
       if (!runs || computed(rank.second) < prompt.most || prompt.leader) taken += look_at(rank, prompt, room);
     }

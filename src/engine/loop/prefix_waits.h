@@ -57,7 +57,7 @@ class PrefixWaits {
     bool fetched = false;          // what lower tiers have of it was asked for, once
     bool leads = false;            // others may take what it computes
     std::int32_t most = 0;         // tokens that it may take from others
-    std::optional<Source> leader;  // whom it waits for (a request, or what comes from the disk), and for how much
+    std::optional<Source> leader;  // what it waits for (a request, or pages from the disk), and for how much
   };
   static Rank rank_of(RequestId id, const GenerationInput& input) { return {-std::int64_t{input.priority}, id}; }
   std::int32_t computed(RequestId id) const;
@@ -65,11 +65,11 @@ class PrefixWaits {
   std::uint64_t look_around();
   Source best_source(RequestId id, const Prompt& prompt, std::int32_t own);
   std::optional<Source> leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own, bool runs);
-  // What the requests of a step may still take: sequence slots, and blocks that nobody has reserved.
+  // What the requests of a step may still take: sequence slots, and blocks that are not reserved.
   struct Room {
     std::int32_t requests = 0;
     std::int64_t blocks = 0;
-    bool first = true;  // nobody has been looked at who waits to begin
+    bool first = true;  // no request that waits to start has been looked at
   };
   std::int64_t look_at(const Rank& rank, Prompt& prompt, Room& room);
 

@@ -18,7 +18,7 @@ class ReadCounter final : public DecodeObserver {
   void count_for(const MethodStats* method) { reads_[method] = {}; }
   void forget(const MethodStats* method) { reads_.erase(method); }
   bool empty() const { return reads_.empty(); }
-  // Null: nobody counts for it.
+  // Null: reads are not counted.
   const PageReads* reads_of(const MethodStats* method) const;
 
   void see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) override;

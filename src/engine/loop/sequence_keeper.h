@@ -27,7 +27,7 @@ struct KeeperOptions {
   std::int32_t n_slots = 0;
   std::int64_t host_bytes = 0;                    // under the prefix cache, above the disk; 0: none
   std::optional<DiskOptions> disk;                // under the prefix cache
-  std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: nobody asks
+  std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: no reports
 };
 
 class SequenceKeeper {

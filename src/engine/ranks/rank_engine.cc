@@ -68,8 +68,8 @@ void RankEngine::log(RankCall call, FunctionRef<void(ByteWriter&)> arguments) {
   if (link_.leads()) link_.call(call, room_may_differ(), arguments);
 }
 
-// What ends or holds a request is also called by destructors. Where the ranks have stopped nobody is left to be told, and
-// the next step says so.
+// Destructors also call what ends or holds a request. If the ranks have stopped, the call is not logged, and the next
+// step reports it.
 void RankEngine::log(RankCall call, RequestId id) {
   try {
     log(call, [id](ByteWriter& out) { out.put(id.value); });
@@ -194,7 +194,7 @@ void repeat(Engine& engine, RankLink& link, RankCall call, ByteReader& in) {
 bool repeat_next_call(Engine& engine,
                       FunctionRef<void(std::uint8_t call, std::span<const std::byte> arguments)> other) {
   RankLink* const link = engine.ranks();
-  MNEME_CHECK(link != nullptr && !link->leads(), "this engine repeats nobody's calls");
+  MNEME_CHECK(link != nullptr && !link->leads(), "this engine repeats no other's calls");
   const auto [call, bytes] = link->next_call();
   if (call == RankCall::kEnd) return false;
   try {

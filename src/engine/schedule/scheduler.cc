@@ -84,9 +84,9 @@ bool GroupCounts::full(const RequestView& r) const {
   return r.group_limit > 0 && it != n_.end() && it->second >= r.group_limit;
 }
 
-std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
+std::vector<ScheduledTokens> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
   const std::vector<const RequestView*> paused = displaced(snapshot, limits);
-  std::vector<ScheduledRows> rows;
+  std::vector<ScheduledTokens> rows;
   std::vector<const RequestView*> prompts;  // that could go on or begin
   std::int64_t unreserved = snapshot.free_blocks;
   std::int32_t n_running = 0;

@@ -27,7 +27,7 @@ struct RequestView {
   std::int32_t most_rows = 0;      // in one step; 0: as many as fit
   std::int32_t priority = 0;       // larger first; equal: the older first
   bool held = false;               // runs, and waits for another's prefix: no rows; its reservation stays
-  // At most group_limit requests of a group run at once; 0: any number. Who waits for that delays nobody.
+  // At most group_limit requests of a group run at once; 0: any number. One that waits for that delays no other.
   std::int32_t group = 0, group_limit = 0;
   bool blocked = false;  // waits for its group (Engine::views(); schedule() counts itself)
 };
@@ -43,7 +43,7 @@ struct SchedulerLimits {
   std::int32_t max_prompt_tokens = std::numeric_limits<std::int32_t>::max();  // of these, in a step with answers
 };
 
-struct ScheduledRows {
+struct ScheduledTokens {
   RequestId id;
   std::int32_t n_tokens = 0;
 };
@@ -61,20 +61,18 @@ class GroupCounts {
 
 // Rows of the next step, decode first, then prefill chunks in order of priority and arrival.
 //
-// * Every running decode request gets its token: nobody who has started to answer waits for somebody's prompt, but for
+// * Every running decode request gets its token: one that has started to answer waits for no other's prompt, but for
 //   those of higher priority. Where max_sequences run and one waits that is more urgent than one of them, and fits, the
 //   least urgent (the latest of equals) gets no rows until there is a sequence slot again; it keeps its pages.
 // * What is left of max_batched_tokens (at least one token, if there is prefill work) goes to prefill.
-// * A prompt that is read in windows gets whole ones, so that nobody else changes where they end. Where not one fits,
-// the
-//   first prompt of the step gets one all the same, and the others wait.
+// * A prompt that is read in windows gets whole ones, so that no other request changes where they end. Where not one
+//   fits, the first prompt of the step gets one all the same, and the others wait.
 // * A request of a group whose limit is reached waits, and those behind it go on as if it were not there.
 // * A waiting request is admitted only when the blocks it may need to its end fit beside what the running ones may
-// still take, so a
-//   step never fails for want of memory. Nobody of the same or a lower priority overtakes a waiting request that does
-//   not fit yet.
+//   still take, so a step never fails for want of memory. No request of the same or a lower priority overtakes a
+//   waiting one that does not fit yet.
 //
 // Requires  tokens_left >= 1; limits of at least 1.
-std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits);
+std::vector<ScheduledTokens> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits);
 
 }  // namespace mneme

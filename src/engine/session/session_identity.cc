@@ -112,7 +112,9 @@ std::uint64_t hash_of_weights(const Checkpoint& checkpoint) {
   for (const bool unrotated : c.unrotated) hash.add(unrotated);
   for (const double v : {c.embedding_scale, c.residual_scale, c.logit_divisor})
     if (v != 1.0) hash.add(v);
-  if (c.attention_scale != 0.0) hash.add(c.attention_scale);
+  for (const double v : {c.attention_scale, c.window_theta, c.logit_cap})
+    if (v != 0.0) hash.add(v);
+  if (c.gate != Gate::kSilu) hash.add(underlying(c.gate));
   for (const bool flag : {c.qk_norm_all, c.qk_norm_behind, c.plain_windows})
     if (flag) hash.add(flag);
   if (c.norms != NormOrder::kBefore) hash.add(underlying(c.norms));

@@ -69,7 +69,7 @@ void StepLoop::step_now() {
   if (others_ && !unheard.empty()) others_(std::move(unheard), seconds);
 }
 
-// Requires  the lock held, and nobody busy.
+// Requires  the lock held, and no step under way.
 void StepLoop::step(std::unique_lock<std::mutex>& lock) {
   busy_ = true;
   lock.unlock();

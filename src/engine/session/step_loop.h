@@ -52,12 +52,12 @@ class StepLoop {
 
   // Runs `task` with the engine to itself, between two steps. Errors  what `task` throws.
   void exclusive(FunctionRef<void(Engine&)> task);
-  // From now on `listener` takes the events of `id`; null: nobody does. Within exclusive() only.
+  // From now on `listener` gets the events of `id`; null: they are dropped. Within exclusive() only.
   void listen(RequestId id, Listener* listener);
 
   // Takes the events of a step that no listener takes, with the engine to itself. `seconds`: what the step took.
   using Others = std::function<void(std::vector<RequestEvent> events, double seconds)>;
-  // From now on `others` takes them; empty: nobody does. Not within exclusive().
+  // From now on `others` gets them; empty: they are dropped. Not within exclusive().
   void deliver_others(Others others);
   // Runs one step. Within exclusive() only.
   //
@@ -67,7 +67,7 @@ class StepLoop {
   // Runs `task` under the lock that publish() is called under. Waits for no step.
   void with_lock(FunctionRef<void()> task);
 
-  // Returns when there is news for `listener`, or after a step without any; steps where nobody else does.
+  // Returns when there is news for `listener`, or after a step without any; steps if no other thread does.
   //
   // Errors  what on_event() threw for it; what Engine::step() throws, on the thread that stepped: the others try again.
   void advance(Listener& listener);

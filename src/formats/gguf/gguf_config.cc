@@ -211,14 +211,30 @@ ExpertConfig read_experts(const Keys& keys, Architecture architecture, const Ggu
   return e;
 }
 
+// A list of which layers have a window, or one number, every so-manieth layer having none.
+void read_pattern(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  constexpr const char* kKey = "attention.sliding_window_pattern";
+  const GgufValue* v = file.find(keys.name(kKey));
+  if (v == nullptr) return;
+  if (v->type == GgufType::kArray) {
+    const auto listed = *file.integers(keys.name(kKey));
+    return c.windowed.assign(listed.begin(), listed.end());
+  }
+  const std::int64_t period = keys.integer(kKey);
+  if (period < 1)
+    fail(ErrorKind::kFormat, "{}: '{}': expected 1 or more, found {}", file.file(), keys.name(kKey), period);
+  c.windowed = windows_by_period(c.n_layers, static_cast<std::size_t>(period));
+}
+
 // Layers with windows and without RoPE: as the architecture has them, unless the file lists them.
 void read_kinds(const Keys& keys, const GgufFile& file, ModelConfig& c) {
   const bool always = family_of(c.architecture).window == WindowRule::kByLayer;
   c.windowed = always || c.sliding_window > 0 ? windows_by_layer(c.architecture, c.n_layers) : std::vector<bool>();
-  const auto listed = file.integers(keys.name("attention.sliding_window_pattern"));
-  if (listed) c.windowed.assign(listed->begin(), listed->end());
-  const double theta = keys.number("rope.freq_base_swa", c.rope.theta);
-  if (keys.has("rope.freq_base_swa") && theta != c.rope.theta)
+  read_pattern(keys, file, c);
+  const double theta = keys.number("rope.freq_base_swa", c.window_theta == 0.0 ? c.rope.theta : c.window_theta);
+  if (c.window_theta != 0.0)
+    c.window_theta = theta;
+  else if (keys.has("rope.freq_base_swa") && theta != c.rope.theta)
     fail(ErrorKind::kUnsupported, "{}: '{}' is {}: expected {}, the base of the other layers", file.file(),
          keys.name("rope.freq_base_swa"), theta, c.rope.theta);
   c.unrotated = unrotated_by_layer(c.architecture, c.n_layers);
@@ -344,7 +360,9 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   set_family_fields(c);
   c.qkv_bias = c.qkv_bias || file.find_tensor("blk.0.attn_q.bias") != nullptr ||
                file.find_tensor("blk.0.attn_qkv.bias") != nullptr;
+  set_usual_scales(c);
   if (family_of(c.architecture).multipliers) read_multipliers(keys, c);
+  c.logit_cap = c.gate == Gate::kGelu ? keys.number("final_logit_softcapping", 0.0) : 0.0;
   c.rope.pairs = gguf_rope_pairs(c.architecture);
   c.rope.theta = keys.number("rope.freq_base", 10000.0);
   read_rotary_dim(keys, file, c);

@@ -6,6 +6,7 @@
 
 #include "src/base/underlying.h"
 #include "src/formats/bytes/byte_reader.h"
+#include "src/formats/nvfp4.h"
 #include "src/formats/wrong_file.h"
 
 namespace mneme {
@@ -18,7 +19,7 @@ constexpr std::size_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 constexpr std::int64_t kMaxParts = 65535;  // the numbers are u16
 constexpr std::string_view kReadTypes =
-    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4";
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4";
 
 template <typename T>
 T load(const std::byte* p) {
@@ -180,7 +181,8 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in) {
   if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
     fail(ErrorKind::kFormat, "{}: tensor '{}' occurs twice", file_, t.name);
   tensors_.push_back(t);
-  return {offset, (elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
+  const int block_bytes = t.dtype == DType::kNVFP4 ? kGgufNvfp4Bytes : info.bytes;  // without the factor
+  return {offset, (elements / info.block) * static_cast<std::uint64_t>(block_bytes)};
 }
 
 void GgufFile::read_tensors(ByteReader& in, std::uint64_t first_parts) {

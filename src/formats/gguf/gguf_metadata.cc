@@ -124,6 +124,17 @@ void put_mistral3(GgufWriter& w, const std::string& a, const ModelConfig& c) {
   put_f32(w, a + "rope.scaling.yarn_log_multiplier", ((log + 1.0) / scale - 1.0) / log);
 }
 
+// Those that do not follow from the architecture.
+void put_scales(GgufWriter& w, const std::string& a, const ModelConfig& c) {
+  ModelConfig usual{.architecture = c.architecture, .n_layers = c.n_layers, .hidden = c.hidden, .n_heads = c.n_heads};
+  set_usual_scales(usual);
+  for (const Multiplier& m : multipliers()) {
+    const double scale = c.*m.member;  // 0: attention's, by the size of heads
+    if (scale != usual.*m.member) put_f32(w, a + m.gguf, scale == 0.0 ? 1.0 / std::sqrt(real(c.head_dim)) : scale);
+  }
+  if (c.logit_cap != 0.0) put_f32(w, a + "final_logit_softcapping", c.logit_cap);
+}
+
 struct KnownPre {
   std::string_view name;
   std::vector<std::string> patterns;
@@ -237,13 +248,13 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   put_windows(w, a, c);
   put_unrotated(w, c);
   put_f32(w, a + "rope.freq_base", c.rope.theta);
+  if (c.window_theta != 0.0) put_f32(w, a + "rope.freq_base_swa", c.window_theta);
   w.put(a + "rope.dimension_count", u32(c.rope.rotary_dim == 0 ? c.head_dim : c.rope.rotary_dim));
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
   if (c.experts.n > 0) put_experts(w, a, c.experts);
   if (c.delta.n_k_heads > 0) put_delta(w, a, c);
-  for (const Multiplier& m : multipliers())
-    if (c.*m.member != ModelConfig{}.*m.member) put_f32(w, a + m.gguf, c.*m.member);
+  put_scales(w, a, c);
   if (c.rope.truncate != truncates_yarn(c.architecture)) w.put("mneme.rope_truncate", c.rope.truncate);
   if (c.architecture == Architecture::kMistral3)
     put_mistral3(w, a, c);

@@ -97,10 +97,10 @@ void read_added_flags(const GgufFile& file, TokenizerData& t) {
 
 // Files name one end-of-sequence token; chat models end their turns with others too, recognised by their text.
 void find_ends(TokenizerData& t) {
-  static constexpr std::array<std::string_view, 10> kEnds = {
+  static constexpr std::array<std::string_view, 11> kEnds = {
       "<|eot_id|>",    "<|im_end|>",      "<|end|>",         "<|eom_id|>",
       "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<｜end▁of▁sentence｜>",
-      "<|return|>",    "<|call|>"};
+      "<|return|>",    "<|call|>",        "<end_of_turn>"};
   const bool harmony = ends_by_return(t.tokens);
   for (std::size_t id = 0; id < t.tokens.size(); ++id) {
     if (t.types[id] != TokenType::kControl) continue;

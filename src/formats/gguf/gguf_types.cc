@@ -17,7 +17,7 @@ struct WeightType {
   std::uint32_t ggml, file;
 };
 
-constexpr std::array<WeightType, 16> kWeightTypes = {{
+constexpr std::array<WeightType, 17> kWeightTypes = {{
     {DType::kF32, 0, 0},
     {DType::kF16, 1, 1},
     {DType::kQ4_0, 2, 2},
@@ -34,6 +34,7 @@ constexpr std::array<WeightType, 16> kWeightTypes = {{
     {DType::kIQ4_XS, 23, 32},
     {DType::kBF16, 30, 32},
     {DType::kMXFP4, 39, 38},
+    {DType::kNVFP4, 40, 39},
 }};
 
 const WeightType& weight_type(DType dtype) {
@@ -86,8 +87,6 @@ std::string_view refusal_of_ggml(std::uint32_t type) {
     case 41:
     case 42:
       return "made for models of one to two bits a weight; take the model in Q2_K, Q4_K or Q8_0";
-    case 40:
-      return "take the model in MXFP4, Q4_K or Q8_0";
     case 9:
     case 15:
       return "a type of activations, which files do not store; make the file again";

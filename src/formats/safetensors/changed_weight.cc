@@ -68,7 +68,7 @@ RepackedMatrix gather_rows(const QuantConfig& quantisation, const DeltaConfig& d
     rows = t.data.data();
   }
   const DeltaRows by_key_head = rows_by_key_head(delta);
-  const std::vector<std::int64_t>& from = w.fused == FusedRows::kQkv ? by_key_head.qkv : by_key_head.z;
+  const std::vector<std::int64_t>& from = w.fused == FusedSplit::kQkv ? by_key_head.qkv : by_key_head.z;
   const std::size_t bytes = row_bytes(out.dtype, w.n_in);
   out.blocks = Buffer(from.size() * bytes);
   for (std::size_t i = 0; i < from.size(); ++i)
@@ -78,14 +78,14 @@ RepackedMatrix gather_rows(const QuantConfig& quantisation, const DeltaConfig& d
 
 void add_expert_views(const WeightSpec& w, FindTensor find, std::string_view file, std::vector<CheckpointTensor>& to) {
   const SafetensorsTensor& t = required(find, w.hf_name, file);
-  const std::int64_t stored = w.fused == FusedRows::kAllOutputs ? w.n_out : 2 * w.n_out;
+  const std::int64_t stored = w.fused == FusedSplit::kAllOutputs ? w.n_out : 2 * w.n_out;
   const bool fits =
       float_dtype(t.type) && t.rank == 3 && t.dims[0] == w.n_experts && t.dims[1] == stored && t.dims[2] == w.n_in;
   if (!fits)
     fail(ErrorKind::kFormat, "{}: tensor '{}': expected BF16, F16 or F32 [{}, {}, {}], found {}", file, t.name,
          w.n_experts, stored, w.n_in, t.shape());
   const std::size_t bytes = row_bytes(*float_dtype(t.type), w.n_in);
-  const std::int64_t first = w.fused == FusedRows::kSecondOutputs ? w.n_out : 0;
+  const std::int64_t first = w.fused == FusedSplit::kSecondOutputs ? w.n_out : 0;
   for (std::int64_t e = 0; e < w.n_experts; ++e)
     to.push_back({w.expert(e).name, ConstTensorView(t.data.data() + (e * stored + first) * bytes, *float_dtype(t.type),
                                                     {w.n_out, w.n_in})});

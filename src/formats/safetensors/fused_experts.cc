@@ -17,29 +17,29 @@ using Type = SafetensorsType;
 constexpr std::int64_t kHalf = kQuantBlock / 2;
 
 // Rows of the tensor in the folder that a stack's rows are.
-struct Rows {
+struct StackStride {
   std::int64_t first, step, stored;  // stored: rows of the tensor
   std::int64_t of(std::int64_t r) const { return first + step * r; }
 };
 
 // Of a stack whose matrices have n rows.
-Rows rows_of(FusedRows fused, std::int64_t n) {
+StackStride rows_of(FusedSplit fused, std::int64_t n) {
   switch (fused) {
-    case FusedRows::kNone:
-    case FusedRows::kAll:
-    case FusedRows::kAllOutputs:
-    case FusedRows::kFirstOutputs:
-    case FusedRows::kSecondOutputs:
-    case FusedRows::kQkv:
-    case FusedRows::kZ:
+    case FusedSplit::kNone:
+    case FusedSplit::kAll:
+    case FusedSplit::kAllOutputs:
+    case FusedSplit::kFirstOutputs:
+    case FusedSplit::kSecondOutputs:
+    case FusedSplit::kQkv:
+    case FusedSplit::kZ:
       return {0, 1, n};
-    case FusedRows::kEven:
+    case FusedSplit::kEven:
       return {0, 2, 2 * n};
-    case FusedRows::kOdd:
+    case FusedSplit::kOdd:
       return {1, 2, 2 * n};
-    case FusedRows::kFirstHalf:
+    case FusedSplit::kFirstHalf:
       return {0, 1, 2 * n};
-    case FusedRows::kSecondHalf:
+    case FusedSplit::kSecondHalf:
       return {n, 1, 2 * n};
   }
   return {};
@@ -68,7 +68,7 @@ void repack_block(const std::byte* from, std::uint8_t* to) {
 
 RepackedMatrix repack_mxfp4(const WeightSpec& w, const SafetensorsTensor& blocks, const SafetensorsTensor& scales,
                             std::string_view file, ThreadPool& pool) {
-  const Rows rows = rows_of(w.fused, w.n_out);
+  const StackStride rows = rows_of(w.fused, w.n_out);
   const std::int64_t stored = rows.stored, n_blocks = w.n_in / kQuantBlock;
   if (w.n_in % kQuantBlock != 0)
     fail(ErrorKind::kFormat, "{}: tensor '{}': rows of {} values; expected a multiple of {}", file, blocks.name, w.n_in,
@@ -94,7 +94,7 @@ RepackedMatrix repack_mxfp4(const WeightSpec& w, const SafetensorsTensor& blocks
 
 // [E, n_in, stored rows] to [E, n_out, n_in].
 RepackedMatrix transpose(const WeightSpec& w, const SafetensorsTensor& t, std::string_view file, ThreadPool& pool) {
-  const Rows rows = rows_of(w.fused, w.n_out);
+  const StackStride rows = rows_of(w.fused, w.n_out);
   const std::int64_t stored = rows.stored;
   const auto dtype = float_dtype(t.type);
   expect(t, "BF16, F16 or F32", dtype.has_value(), {w.n_experts, w.n_in, stored}, file);
@@ -111,7 +111,7 @@ RepackedMatrix transpose(const WeightSpec& w, const SafetensorsTensor& t, std::s
 }
 
 RepackedMatrix repack_biases(const WeightSpec& w, const SafetensorsTensor& t, std::string_view file) {
-  const Rows rows = rows_of(w.fused, w.n_in);
+  const StackStride rows = rows_of(w.fused, w.n_in);
   const std::int64_t stored = rows.stored;
   expect(t, "BF16, F16 or F32", float_dtype(t.type).has_value(), {w.n_out, stored}, file);
   RepackedMatrix out{.dtype = DType::kF32, .blocks = Buffer(w.n_out * w.n_in * sizeof(float)), .columns = {}};

@@ -14,9 +14,11 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/formats/family.h"
 #include "src/formats/model_name.h"
 #include "src/formats/safetensors/changed_weight.h"
 #include "src/formats/safetensors/fused_experts.h"
+#include "src/formats/safetensors/hf_gemma.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/safetensors/quantised.h"
 #include "src/formats/safetensors/safetensors.h"
@@ -151,6 +153,8 @@ class HfCheckpoint final : public Checkpoint {
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     quantisation_ = read_quant_config(config.ref());
+    if (quantisation_.method == QuantMethod::kNone && file_exists(folder / "hf_quant_config.json"))
+      quantisation_ = read_modelopt_config(read_json(folder / "hf_quant_config.json", kMaxConfigBytes).ref());
     config_.name = config.ref().string("_name_or_path", "");
     if (config_.name.empty()) config_.name = model_name(folder);
     for (const auto& [key, value] : config.json.items()) {
@@ -204,6 +208,7 @@ class HfCheckpoint final : public Checkpoint {
       if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(leaves_out_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     settle_head();
+    settle_embedding_scale();
     settle_zero_points();
     rename_tensors(folder);
   }
@@ -250,6 +255,14 @@ class HfCheckpoint final : public Checkpoint {
     repeats_embedding_ = same ? head : nullptr;
   }
 
+  // transformers multiplies embeddings by sqrt(hidden) in the type of the weights: 25.25 in bf16 for 25.298.
+  void settle_embedding_scale() {
+    const SafetensorsTensor* embedding = find("model.embed_tokens.weight");
+    const auto dtype = embedding == nullptr ? std::nullopt : float_dtype(embedding->type);
+    const bool scales = family_of(config_.architecture).scales_embeddings && dtype;
+    if (scales) config_.embedding_scale = rounded_to(*dtype, config_.embedding_scale);
+  }
+
   // Which of two ways the zero points of a gptq folder were packed, by all of its matrices.
   void settle_zero_points() {
     if (quantisation_.zeros_are_known) return;
@@ -260,7 +273,7 @@ class HfCheckpoint final : public Checkpoint {
         all.by_nibble += e.by_nibble;
         all.by_word += e.by_word;
       };
-      if (w.n_in == 0 || (w.fused != FusedRows::kNone && w.hf_expert.empty())) return;
+      if (w.n_in == 0 || (w.fused != FusedSplit::kNone && w.hf_expert.empty())) return;
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -286,7 +299,7 @@ class HfCheckpoint final : public Checkpoint {
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
       const bool stacked = w.hf_expert.empty() || found_.contains(w.hf_name);
-      if (w.fused != FusedRows::kNone && stacked) return add_fused(w, folder.string(), parts, pool);
+      if (w.fused != FusedSplit::kNone && stacked) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -319,7 +332,7 @@ class HfCheckpoint final : public Checkpoint {
       return &file_tensors_[it->second];
     };
     if (!w.hf_expert.empty()) return add_expert_views(w, find, folder, tensors_);
-    const bool by_key_head = w.fused == FusedRows::kQkv || w.fused == FusedRows::kZ;
+    const bool by_key_head = w.fused == FusedSplit::kQkv || w.fused == FusedSplit::kZ;
     repacked_.push_back(by_key_head ? gather_rows(quantisation_, config_.delta, w, find, folder, pool)
                                     : repack_fused(w, find, folder, pool));
     const RepackedMatrix& m = repacked_.back();

@@ -6,6 +6,7 @@
 #include "src/base/ratio.h"
 #include "src/formats/config_check.h"
 #include "src/formats/family.h"
+#include "src/formats/safetensors/hf_gemma.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/wrong_file.h"
 
@@ -28,7 +29,8 @@ Architecture architecture_of(const JsonRef& config) {
 
 // Rejects features that change the arithmetic and are not implemented.
 void refuse_unknown(const JsonRef& config, Architecture architecture) {
-  if (const std::string act = config.string("hidden_act", "silu"); act != "silu")
+  if (const std::string act = config.string("hidden_act", "silu");
+      act != "silu" && family_of(architecture).gate == Gate::kSilu)
     fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
   if (config.boolean("mlp_bias", false))
     fail(ErrorKind::kUnsupported, "{}: mlp_bias: biases in the feed-forward layer", config.file());
@@ -87,7 +89,9 @@ void read_window(const JsonRef& config, ModelConfig& c) {
     const std::int64_t first = std::max<std::int64_t>(0, config.integer("max_window_layers", 28));
     for (std::size_t i = 0; i < windowed.size() && std::cmp_less(i, first); ++i) windowed[i] = false;
   } else if (by_layer) {
-    windowed = windows_by_layer(c.architecture, c.n_layers);
+    const std::int64_t period = config.integer("sliding_window_pattern", static_cast<std::int64_t>(family.full_period));
+    if (period < 1) config.at("sliding_window_pattern").wrong("1 or more");
+    windowed = windows_by_period(c.n_layers, static_cast<std::size_t>(period));
   }
   const auto sliding = std::ranges::count(windowed, true);
   if (sliding == 0 && !by_layer) return;
@@ -210,17 +214,21 @@ void read_longrope(const JsonRef& s, ModelConfig& c) {
   if (const auto given = s.find("attention_factor")) r.attention_factor = given->number();
 }
 
-// olmo3 has a section for each kind of layer: that of layers with a window is the base of the other, without scaling.
-std::optional<JsonRef> rope_of_full_layers(const JsonRef& config, const ModelConfig& c) {
+// olmo3 and gemma3 have a section for each kind of layer: that of layers with a window has no scaling, and gemma3's has a
+// base of its own.
+std::optional<JsonRef> rope_of_full_layers(const JsonRef& config, ModelConfig& c) {
   const auto s = rope_section(config);
   if (!s || !(s->find("full_attention") || s->find("sliding_attention"))) return s;
   if (!c.plain_windows)
     fail(ErrorKind::kUnsupported, "{}: {} differs between kinds of layers", config.file(), s->path());
   const JsonRef full = s->at("full_attention"), windows = s->at("sliding_attention");
-  const double usual = family_of(c.architecture).theta, theta = windows.number("rope_theta", usual);
-  if (scaling_of(windows) != RopeScaling::kNone || theta != full.number("rope_theta", usual))
-    fail(ErrorKind::kUnsupported, "{}: {}: expected the rope_theta of full_attention and no scaling", config.file(),
-         windows.path());
+  const bool one_base = c.window_theta == 0.0;
+  const double usual = family_of(c.architecture).theta;
+  const double theta = windows.number("rope_theta", one_base ? usual : c.window_theta);
+  if (scaling_of(windows) != RopeScaling::kNone || (one_base && theta != full.number("rope_theta", usual)))
+    fail(ErrorKind::kUnsupported, "{}: {}: expected {}no scaling", config.file(), windows.path(),
+         one_base ? "the rope_theta of full_attention and " : "");
+  if (!one_base) c.window_theta = theta;
   return full;
 }
 
@@ -279,6 +287,7 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
     r.high_freq_factor = s->at("high_freq_factor").number();
     return;  // max_position_embeddings is the length after scaling
   }
+  if (c.window_theta != 0.0) return;  // gemma3: max_position_embeddings is the length after scaling, too
   const double scaled = real(r.original_context) * r.factor;
   if (scaled < real(kMaxContext)) c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
 }
@@ -347,6 +356,15 @@ void read_temperature(const JsonRef& config, ModelConfig& c) {
 
 }  // namespace
 
+namespace {
+
+// A size that published folders may leave to the class's default; 0: they have it.
+std::int64_t size_of(const JsonRef& config, const char* key, std::int64_t otherwise) {
+  return otherwise == 0 ? config.at(key).integer() : config.integer(key, otherwise);
+}
+
+}  // namespace
+
 std::optional<JsonRef> text_part(const JsonRef& config) {
   const std::string type = config.string("model_type", "");
   for (const Family& family : families())
@@ -362,25 +380,28 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   refuse_unknown(config, c.architecture);
   c.n_layers = config.at("num_hidden_layers").integer();
   c.hidden = config.at("hidden_size").integer();
-  c.n_heads = config.at("num_attention_heads").integer();
-  c.n_kv_heads = config.integer("num_key_value_heads", c.n_heads);
-  c.vocab = config.at("vocab_size").integer();
-  c.head_dim = read_head_dim(config, c);
   const Family& family = family_of(c.architecture);
   const bool rows = family.experts == ExpertNames::kStackedRows;  // no layer is dense
   c.ffn =
       config.at(rows && !config.find("intermediate_size") ? "moe_intermediate_size" : "intermediate_size").integer();
+  c.n_heads = size_of(config, "num_attention_heads", family.hf.heads);
+  c.n_kv_heads = config.integer("num_key_value_heads", family.hf.kv_heads == 0 ? c.n_heads : family.hf.kv_heads);
+  c.vocab = size_of(config, "vocab_size", family.hf.vocab);
+  c.head_dim = read_head_dim(config, c);
   c.max_context = config.integer("max_position_embeddings", family.context);
   read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
   // A model that reads pictures has the flag at the top level, true by default. HfCheckpoint prefers a head of other
   // values where the folder has one.
   const bool pictures = text_part(whole).has_value();
+  const bool tied = pictures || family.hf.tied_embeddings;
   c.tied_embeddings = family.delta ? config.boolean("tie_word_embeddings", whole.boolean("tie_word_embeddings", false))
-                                   : whole.boolean("tie_word_embeddings", pictures);
+                                   : whole.boolean("tie_word_embeddings", tied);
   set_family_fields(c);
   if (family.bias_key) c.qkv_bias = config.boolean("attention_bias", family.qkv_bias);
+  set_usual_scales(c);
   if (family.multipliers) read_multipliers(config, c);
+  if (c.architecture == Architecture::kGemma3) read_gemma3(config, c);
   const bool stacked = family.experts == ExpertNames::kStacked;
   if (family.experts == ExpertNames::kOneByOne || stacked || rows) c.experts = read_experts(config, family.experts);
   c.experts.normalise = c.experts.normalise || stacked || c.architecture == Architecture::kQwen35Moe;

@@ -111,6 +111,13 @@ void read_marks(const JsonRef& node, TokenizerData& t, bool& replaces) {
   }
 }
 
+// gemma: the normaliser leaves no space to split at.
+bool splits_at_spaces(const JsonRef& pre) {
+  const auto pattern = pre.find("pattern");
+  return pre.at("type").string() == "Split" && pattern && pattern->string("String", "") == " " &&
+         pre.string("behavior", "") == "MergedWithPrevious" && !pre.boolean("invert", false);
+}
+
 void read_sentencepiece(const JsonRef& root, TokenizerData& t) {
   t.kind = TokenizerKind::kSentencePiece;
   t.add_space_prefix = false;
@@ -119,7 +126,7 @@ void read_sentencepiece(const JsonRef& root, TokenizerData& t) {
   bool replaces = false;
   if (normalizer)
     for (const JsonRef& part : parts(*normalizer, "normalizers")) read_marks(part, t, replaces);
-  if (pre) {
+  if (pre && !(replaces && splits_at_spaces(*pre))) {
     if (pre->at("type").string() != "Metaspace" || replaces || t.add_space_prefix)
       unsupported(*pre,
                   fmt::format("pre-tokenizer '{}' with byte_fallback; expected Metaspace", pre->at("type").string()));

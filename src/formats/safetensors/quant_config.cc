@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/formats/safetensors/quantised.h"
+#include "src/ops/gemm/quant.h"
 
 namespace mneme {
 namespace {
@@ -50,8 +51,11 @@ void read_group(const JsonRef& group, QuantConfig& out) {
   const JsonRef weights = group.at("weights");
   const std::string type = weights.string("type", "int");
   const std::int64_t bits = weights.at("num_bits").integer();
-  const bool known = (type == "int" && (bits == 4 || bits == 8)) || (type == "float" && bits == 8);
-  if (!known) refuse(weights, "int of 4 or 8 bits, or float of 8", fmt::format("{} of {} bits", type, bits));
+  const bool nvfp4 = type == "float" && bits == 4 && weights.integer("group_size", 16) == kNvfp4Group;
+  const bool known = (type == "int" && (bits == 4 || bits == 8)) || (type == "float" && bits == 8) || nvfp4;
+  if (!known)
+    refuse(weights, "int of 4 or 8 bits, float of 8, or float of 4 in groups of 16",
+           fmt::format("{} of {} bits", type, bits));
   if (const auto block = weights.find("block_structure"); block && weights.string("strategy", "") == "block")
     out.block = read_block(*block);
 }
@@ -59,10 +63,10 @@ void read_group(const JsonRef& group, QuantConfig& out) {
 void read_compressed_tensors(const JsonRef& q, QuantConfig& out) {
   const auto expect_format = [](const JsonRef& at) {
     const std::string format = at.string("format", "dense");
-    for (const char* known :
-         {"float-quantized", "naive-quantized", "int-quantized", "pack-quantized", "dense", "mixed-precision"})
+    for (const char* known : {"float-quantized", "naive-quantized", "int-quantized", "pack-quantized",
+                              "nvfp4-pack-quantized", "dense", "mixed-precision"})
       if (format == known) return;
-    refuse(at.at("format"), "float-quantized, int-quantized or pack-quantized", format);
+    refuse(at.at("format"), "float-quantized, int-quantized, pack-quantized or nvfp4-pack-quantized", format);
   };
   expect_format(q);
   if (const auto sparsity = q.find("sparsity_config"); sparsity && sparsity->is_object())
@@ -72,6 +76,15 @@ void read_compressed_tensors(const JsonRef& q, QuantConfig& out) {
     expect_format(group);
     read_group(group, out);
   }
+}
+
+// modelopt's name of what it did; matrices say themselves which of it is theirs.
+void read_modelopt(const JsonRef& q, QuantConfig& out) {
+  out.name = "modelopt", out.method = QuantMethod::kModelOpt;
+  const std::string algorithm = q.at("quant_algo").string();
+  for (const char* known : {"NVFP4", "W4A16_NVFP4", "FP8", "MIXED_PRECISION"})
+    if (algorithm == known) return;
+  refuse(q.at("quant_algo"), "NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION", algorithm);
 }
 
 }  // namespace
@@ -101,17 +114,26 @@ QuantConfig read_quant_config(const JsonRef& config) {
     expect_string(*q, "version", "gemm", "gemm");
   } else if (out.name == "mxfp4") {
     out.method = QuantMethod::kMxfp4;
+  } else if (out.name == "modelopt" || out.name == "modelopt_fp4") {
+    read_modelopt(*q, out);
   } else {
     fail(ErrorKind::kUnsupported,
          "{}: quantization_config.quant_method '{}'; this build reads fp8, fbgemm_fp8, compressed-tensors, gptq, awq, "
-         "mxfp4",
+         "mxfp4, modelopt",
          config.file(), out.name);
   }
   return out;
 }
 
+QuantConfig read_modelopt_config(const JsonRef& file) {
+  QuantConfig out;
+  read_modelopt(file.at("quantization"), out);
+  return out;
+}
+
 bool is_unread_scale(std::string_view name) {
-  for (const std::string_view end : {".input_scale", ".input_scale_ub", ".activation_scale", ".weight_shape"})
+  for (const std::string_view end : {".input_scale", ".input_scale_ub", ".input_global_scale", ".activation_scale",
+                                     ".k_scale", ".v_scale", ".weight_shape"})
     if (name.ends_with(end)) return true;
   return false;
 }

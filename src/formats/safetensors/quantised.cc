@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -13,6 +15,8 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/ratio.h"
+#include "src/formats/nvfp4.h"
+#include "src/formats/safetensors/packed_words.h"
 #include "src/ops/gemm/quant.h"
 
 namespace mneme {
@@ -38,18 +42,6 @@ std::int64_t elements_of(const SafetensorsTensor& t) {
   return std::accumulate(t.dims.begin(), t.dims.begin() + t.rank, std::int64_t{1}, std::multiplies<>());
 }
 
-int nibble_of(std::uint32_t word, std::int64_t i) {
-  return static_cast<int>(word >> (4 * i) & 15);
-}
-
-// Eight zero points of a word of gptq's.
-std::uint32_t zeros_of(std::uint32_t stored, GptqZeros how) {
-  constexpr std::uint32_t kOnes = 0x11111111, kHigh = 0x88888888;
-  if (how == GptqZeros::kAsTheyAre) return stored;
-  if (how == GptqZeros::kOneLessByWord) return stored + kOnes;
-  return ((stored & ~kHigh) + kOnes) ^ (stored & kHigh);  // without carries between nibbles
-}
-
 bool is_f16(float v) {
   return static_cast<float>(f16(v)) == v;
 }
@@ -67,9 +59,12 @@ class Matrix {
         k_(weight.n_in) {}
 
   std::optional<RepackedMatrix> repack() {
-    if (const SafetensorsTensor* t = find(".weight"))
-      return float_dtype(t->type) ? std::nullopt : std::optional(repack_bytes(*t));
-    if (const SafetensorsTensor* t = find(".weight_packed")) return repack_packed(*t);
+    if (const SafetensorsTensor* t = find(".weight")) {
+      if (float_dtype(t->type)) return std::nullopt;
+      return t->type == Type::kU8 ? repack_nvfp4(*t, ".weight_scale_2") : repack_bytes(*t);
+    }
+    if (const SafetensorsTensor* t = find(".weight_packed"))
+      return t->type == Type::kU8 ? repack_nvfp4(*t, ".weight_global_scale") : repack_packed(*t);
     if (const SafetensorsTensor* t = find(".qweight")) return repack_qweight(*t);
     return std::nullopt;
   }
@@ -126,7 +121,7 @@ class Matrix {
   // ---- a byte a weight: fp8 and int8
 
   RepackedMatrix repack_bytes(const SafetensorsTensor& t) {
-    expect_method(t, {QuantMethod::kFp8, QuantMethod::kCompressedTensors});
+    expect_method(t, {QuantMethod::kFp8, QuantMethod::kCompressedTensors, QuantMethod::kModelOpt});
     if (t.type != Type::kF8E4M3 && t.type != Type::kI8) wrong(t, "BF16, F16, F32, F8_E4M3 or I8");
     expect(t, t.type, n_, k_);
     const bool is_fp8 = t.type == Type::kF8E4M3;
@@ -273,6 +268,34 @@ class Matrix {
                      [&](std::int64_t r, std::int64_t c) { return nibble_of(words[r * (k_ / 8) + c / 8], c % 8); });
   }
 
+  // Codes of e2m1, a scale in e4m3 for 16 columns, and a factor: modelopt multiplies with it, compressed-tensors divides.
+  RepackedMatrix repack_nvfp4(const SafetensorsTensor& t, const char* factor_part) const {
+    const bool divides = config_.method == QuantMethod::kCompressedTensors;
+    expect_method(t, {QuantMethod::kModelOpt, QuantMethod::kCompressedTensors});
+    expect_blocks(kNvfp4Block);
+    expect(t, Type::kU8, n_, k_ / 2);
+    const SafetensorsTensor &scales = require(".weight_scale"), &global = require(factor_part);
+    expect(scales, Type::kF8E4M3, n_, k_ / kNvfp4Group);
+    if (global.type != Type::kF32 || elements_of(global) != 1) wrong(global, "one F32");
+    const float factor = divides ? 1.0f / float_at(global, 0) : float_at(global, 0);
+    if (!std::isfinite(factor))
+      fail(ErrorKind::kFormat, "{}: tensor '{}': expected a number{}, found {}", file_, global.name,
+           divides ? " other than 0" : "", float_at(global, 0));
+    RepackedMatrix out;
+    auto* blocks = make_blocks<BlockNVFP4>(DType::kNVFP4, out);
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(t.data.data());
+    const auto* e4m3 = reinterpret_cast<const std::uint8_t*>(scales.data.data());
+    std::atomic<bool> numbers = true;
+    pool_.parallel_for(n_, kRowsPerTask, [&](std::int64_t r, std::int64_t end, int) {
+      for (; r < end; ++r)
+        if (!pack_nvfp4_row(k_, codes + r * (k_ / 2), e4m3 + r * (k_ / kNvfp4Group), factor,
+                            blocks + r * (k_ / kNvfp4Block)))
+          numbers = false;
+    });
+    if (!numbers) fail(ErrorKind::kFormat, "{}: tensor '{}': a scale is NaN", file_, scales.name);
+    return out;
+  }
+
   void expect_stored_shape(const SafetensorsTensor& t) const {
     if (t.type != Type::kI64 || elements_of(t) != 2) wrong(t, "I64 [2]");
     const auto* sizes = reinterpret_cast<const std::int64_t*>(t.data.data());
@@ -344,51 +367,6 @@ class Matrix {
 };
 
 }  // namespace
-
-GptqZeros GptqEvidence::verdict() const {
-  const std::int64_t more = by_nibble - by_word;
-  return more > 0 && more * more > 4 * (by_nibble + by_word) ? GptqZeros::kOneLessByNibble : GptqZeros::kOneLessByWord;
-}
-
-GptqEvidence gptq_evidence(const WeightSpec& weight, FindTensor find) {
-  const std::string base = weight.hf_name.substr(0, weight.hf_name.rfind('.'));
-  const std::int64_t n = weight.n_out, k = weight.n_in;
-  const SafetensorsTensor *codes = find(base + ".qweight"), *zeros = find(base + ".qzeros"),
-                          *g_idx = find(base + ".g_idx");
-  const auto is_words = [](const SafetensorsTensor* t, std::int64_t rows, std::int64_t columns) {
-    return t != nullptr && t->type == Type::kI32 && t->rank == 2 && t->dims[0] == rows && t->dims[1] == columns;
-  };
-  if (n % 8 != 0 || k % 8 != 0 || !is_words(codes, k / 8, n) || zeros == nullptr) return {};
-  const std::int64_t groups = zeros->dims[0];
-  if (!is_words(zeros, groups, n / 8) || k % groups != 0) return {};
-  if (g_idx != nullptr && (g_idx->type != Type::kI32 || g_idx->rank != 1 || g_idx->dims[0] != k)) return {};
-  const auto* q = reinterpret_cast<const std::uint32_t*>(codes->data.data());
-  const auto* z = reinterpret_cast<const std::uint32_t*>(zeros->data.data());
-  const auto* group = g_idx == nullptr ? nullptr : reinterpret_cast<const std::int32_t*>(g_idx->data.data());
-  std::vector<std::vector<std::int64_t>> columns(groups);
-  for (std::int64_t c = 0; c < k; ++c) {
-    const std::int64_t g = group == nullptr ? c / (k / groups) : group[c];
-    if (g >= 0 && g < groups) columns[g].push_back(c);
-  }
-  const auto mean_code = [&](std::int64_t r, std::int64_t g) {
-    std::int64_t sum = 0;
-    for (const std::int64_t c : columns[g]) sum += nibble_of(q[c / 8 * n + r], c % 8);
-    return columns[g].empty() ? 0.0 : ratio(sum, std::ssize(columns[g]));
-  };
-  GptqEvidence evidence;
-  for (std::int64_t i = 0; i < groups * (n / 8); ++i) {
-    const std::uint32_t word = zeros_of(z[i], GptqZeros::kOneLessByWord);
-    const std::uint32_t nibbles = zeros_of(z[i], GptqZeros::kOneLessByNibble);
-    for (int j = 0; j < 8 && word != nibbles; ++j) {
-      const int stored = nibble_of(z[i], j), a = nibble_of(word, j), b = nibble_of(nibbles, j);
-      if (a == b || stored < 3 || stored > 12) continue;
-      const double mean = mean_code(i % (n / 8) * 8 + j, i / (n / 8));
-      if (mean < std::min(a, b) - 1 || mean > std::max(a, b) + 1) continue;  // weights of mostly one sign
-      ++(std::abs(mean - b) < std::abs(mean - a) ? evidence.by_nibble : evidence.by_word);
-    }
-  }
-  return evidence;
-}
 
 std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const WeightSpec& weight, FindTensor find,
                                                std::string_view file, ThreadPool& pool) {

@@ -6,6 +6,9 @@
 //   compressed-tensors int-quantized, pack-quantized int8    q8_0 where every scale is an f16, else int8
 //   compressed-tensors pack-quantized int4, gptq, awq        q4_0 where every scale is an f16 and every zero point 8,
 //                                                            else int4
+//   compressed-tensors nvfp4-pack-quantized, modelopt NVFP4  nvfp4
+//
+// Tensors say how a matrix is stored, not lists of exceptions: those of modelopt leave some out.
 //
 // Scales of activations (`input_scale`, ...) are not read: activations stay in 16 bits.
 //
@@ -28,7 +31,7 @@
 
 namespace mneme {
 
-enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kMxfp4 };
+enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kMxfp4, kModelOpt };
 
 // How gptq stores zero points z, eight nibbles a word: as they are (gptq_v2); z - 1 with the borrows of one subtraction
 // from the word (GPTQModel, which says so under meta.quantizer); or z - 1 modulo 16 in each nibble (as exllamav2 and
@@ -46,6 +49,8 @@ struct QuantConfig {
 
 // Errors  kUnsupported: methods, formats and widths that are not read (named); kFormat: values that cannot be
 QuantConfig read_quant_config(const JsonRef& config);
+// Of hf_quant_config.json, where older folders of modelopt have it. Errors  the same.
+QuantConfig read_modelopt_config(const JsonRef& file);
 
 // A tensor of the folder by name, which counts as used from then on; null if there is none.
 using FindTensor = FunctionRef<const SafetensorsTensor*(const std::string& name)>;

@@ -33,7 +33,7 @@ std::optional<std::int64_t> PageIndex::take_slot(FunctionRef<bool(const Page&)> 
   return slot;
 }
 
-// Behind the page before it, so that the ends of sequences are evicted first.
+// Goes behind the page before it, so that the ends of sequences are evicted first.
 PageIndex::Page& PageIndex::insert(const PageKey& key, std::int64_t slot) {
   next_slot_ = std::max(next_slot_, slot + 1);
   const auto parent = key.number > 0 ? pages_.find(key.parent) : pages_.end();

@@ -43,8 +43,7 @@ SpillMemory::SpillMemory(std::size_t block_bytes, std::int64_t n_blocks, const S
   n_extents_ = (n_blocks + blocks_per_extent_ - 1) / blocks_per_extent_;
   const std::int64_t most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(extent_bytes_);
   if (n_extents_ > std::min<std::int64_t>(most, std::numeric_limits<std::int32_t>::max()))
-    fail(ErrorKind::kResource, "{} blocks of {} bytes of keys and values: more than can be addressed", n_blocks,
-         block_bytes);
+    fail(ErrorKind::kResource, "{} blocks of {} bytes of KV cache: more than can be addressed", n_blocks, block_bytes);
   most_resident_ = std::max<std::int64_t>(options.resident_bytes / static_cast<std::int64_t>(extent_bytes_), 1);
   if (n_extents_ > 0) open(options.folder, n_extents_ * static_cast<std::int64_t>(extent_bytes_));
   seen_ = std::make_unique<std::atomic<std::uint32_t>[]>(n_extents_);
@@ -59,7 +58,7 @@ void SpillMemory::open(const std::filesystem::path& folder, std::int64_t bytes) 
   std::string path = (folder / "kv-spill-XXXXXX").string();
   fd_ = ::mkostemp(path.data(), O_CLOEXEC);
   if (fd_ < 0)
-    fail(ErrorKind::kFile, "{}: no file for keys and values can be made: {}", folder.string(), std::strerror(errno));
+    fail(ErrorKind::kFile, "{}: no file for the KV cache can be made: {}", folder.string(), std::strerror(errno));
   ::unlink(path.c_str());
   // The POSIX form would write every block where the file system cannot allocate them.
   int why = 0;
@@ -67,14 +66,13 @@ void SpillMemory::open(const std::filesystem::path& folder, std::int64_t bytes) 
   while (why == EINTR);
   if (why != 0) {
     ::close(std::exchange(fd_, -1));
-    fail(ErrorKind::kFile, "{}: {} bytes of keys and values do not fit: {}", folder.string(), bytes,
-         std::strerror(why));
+    fail(ErrorKind::kFile, "{}: {} bytes of KV cache do not fit: {}", folder.string(), bytes, std::strerror(why));
   }
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (p == MAP_FAILED) {
     why = errno;
     ::close(std::exchange(fd_, -1));
-    fail(ErrorKind::kResource, "cannot map {} bytes of keys and values: {}", bytes, std::strerror(why));
+    fail(ErrorKind::kResource, "cannot map {} bytes of KV cache: {}", bytes, std::strerror(why));
   }
   base_ = static_cast<std::byte*>(p);
   ::madvise(base_, bytes, MADV_RANDOM);  // neighbours are another head's, and use() asks for what is wanted

@@ -10,10 +10,10 @@ RopeTable rotation_table(const RopeTable& rope) {
   return table;
 }
 
-const float* QueryRotator::rotate(std::span<const Row> rows, std::int32_t n_heads, std::int32_t head_dim,
+const float* QueryRotator::rotate(std::span<const Rotation> rows, std::int32_t n_heads, std::int32_t head_dim,
                                   const CpuContext& context) {
   wanted_.clear();
-  for (const Row& row : rows) wanted_.push_back(row.by);
+  for (const Rotation& row : rows) wanted_.push_back(row.by);
   if (wanted_ != by_) {
     by_ = wanted_;
     angles_.set(by_, table_, context);

@@ -17,13 +17,13 @@ class QueryRotator {
  public:
   explicit QueryRotator(const RopeTable& rope) : table_(rotation_table(rope)) {}
 
-  struct Row {
+  struct Rotation {
     const float* q = nullptr;  // [n_heads, D]
     std::int32_t by = 0;       // positions, positive or negative
   };
   // [rows, n_heads, D], valid until the next call. All layers of a step rotate by the same positions: angles are
   // cached.
-  const float* rotate(std::span<const Row> rows, std::int32_t n_heads, std::int32_t head_dim,
+  const float* rotate(std::span<const Rotation> rows, std::int32_t n_heads, std::int32_t head_dim,
                       const CpuContext& context);
 
   std::size_t scratch_bytes() const { return (out_.capacity() + by_.capacity()) * sizeof(float); }

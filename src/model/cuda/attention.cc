@@ -14,7 +14,7 @@ namespace {
 // graph_kind(): sequences with full attention, those of which some dropped tokens, and those observed in order to drop;
 // then sequences with a method that selects nothing, selects, or selects speculatively; then two-part attention without
 // and with remapped queries. Times kKinds is added the number of the methods' state in retrievals_.all().
-enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts, kKinds };
+enum Kind : std::int32_t { kFull, kRagged, kObserved, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts, kKinds };
 
 // Whether a sequence's method attends less than all stored tokens.
 bool attends_regions(const SequenceRows& s) {
@@ -30,7 +30,7 @@ bool has_method(const SequenceRows& s) {
 }
 
 bool reads_in_windows(const SequenceRows& s) {
-  return has_method(s) && s.phase == RowPhase::kPrefill && s.method->plan().window.has_value();
+  return has_method(s) && s.phase == SequencePhase::kPrefill && s.method->plan().window.has_value();
 }
 
 }  // namespace
@@ -85,8 +85,8 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::v
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const SequenceRows& s = sequences[i];
     if (has_method(s))
-      of_sequences[i] =
-          retrievals_.add(CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == RowPhase::kDecode, fit()));
+      of_sequences[i] = retrievals_.add(
+          CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == SequencePhase::kDecode, fit()));
   }
   const CudaRetrievalSetup setup{.shape = shape_,
                                  .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
@@ -115,7 +115,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
   MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
               s.cache->length(), options_.max_context);
   MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
-  const bool one_decodes = s.phase == RowPhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
+  const bool one_decodes = s.phase == SequencePhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
   const bool by_host = of_host(s) && CudaHostAttention::attends(s);
   if (of_host(s)) host_->add(s, first_row);
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
@@ -148,7 +148,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
   step_.caches.push_back(s.cache);
 }
 
-void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const {
+void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::DecodeStep& method, const StepArrays& host) const {
   const std::int32_t remote = s.method != nullptr ? s.method->plan().remote_position.value_or(-1) : -1;
   for (std::int32_t j = 0; j < s.n_rows; ++j) {
     const std::int32_t r = s.first_row + j;
@@ -172,18 +172,18 @@ void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, c
 void CudaAttention::settle(std::span<const SequenceRows> sequences) {
   for (const SequenceRows& s : sequences) {
     if (s.method == nullptr || s.n_rows == 0 || !s.method->late().any()) continue;
-    const bool decodes = s.phase == RowPhase::kDecode && s.n_rows == 1;
+    const bool decodes = s.phase == SequencePhase::kDecode && s.n_rows == 1;
     if (!decodes || !s.method->late().get()->continues(*s.cache)) s.method->settle(*s.cache);
   }
 }
 
 // Prepares what every sequence's rows run and writes their arrays; then sends what the step needs to the device.
-void CudaAttention::prepare_rows(const CudaRowArrays& host, const Stream& stream) {
+void CudaAttention::prepare_rows(const StepArrays& host, const Stream& stream) {
   for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
   for (std::size_t i = 0; i < step_.spans.size(); ++i) {
     Span& s = step_.spans[i];
     s.slot = step_.slots[i];
-    CudaRetrieval::Row method{
+    CudaRetrieval::DecodeStep method{
         .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
     if (s.decodes) {
       s.retrieval->prepare(method, tables_->tables(), stream);
@@ -203,7 +203,7 @@ void CudaAttention::prepare_rows(const CudaRowArrays& host, const Stream& stream
   if (host_ && host_->any()) host_->start();
 }
 
-bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
+bool CudaAttention::begin(std::span<const SequenceRows> sequences, const StepArrays& host, const Stream& stream) {
   settle(sequences);
   step_.spans.clear();
   step_.chunks.clear();
@@ -251,10 +251,10 @@ std::size_t CudaAttention::number_of(const CudaRetrieval& retrieval) const {
   return static_cast<std::size_t>(std::find(active.begin(), active.end(), &retrieval) - active.begin());
 }
 
-// Of a step whose rows are alike; for others it does not matter.
+// The kind of a step whose rows are alike; for others it does not matter.
 std::int32_t CudaAttention::kind_of_step() const {
   if (step_.spans.empty() || !step_.spans.front().decodes)
-    return mass_observer_->decodes() ? kTapped : step_.ragged ? kRagged : kFull;
+    return mass_observer_->decodes() ? kObserved : step_.ragged ? kRagged : kFull;
   const CudaRetrieval& r = *step_.spans.front().retrieval;
   const std::int32_t kind = r.two_parts()             ? (step_.has_remapped ? kRemoteParts : kTwoParts)
                             : !r.any(asks::selects)   ? kWindow
@@ -276,7 +276,7 @@ std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
   return windows_->add(*s.cache, *s.method, s.n_rows);
 }
 
-QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const {
+QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const StepArrays& rows, const Memory& m) const {
   const std::int64_t width = std::int64_t{first} * qkv_width_ * (m.qkv_bf16 ? 2 : 4);
   return {
       .qkv = static_cast<const std::byte*>(m.qkv) + width,
@@ -302,13 +302,13 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
       .local = {}};
 }
 
-void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const StepArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   single_rows(layer, {.span = 0, .first = 0, .n = n, .retrieval = retrieval_of_graph()}, rows, m, context, stream);
   m.lap(StepPhase::kAttention, stream);
 }
 
-void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::layer_of_spans(std::int32_t layer, const StepArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   if (host_ && host_->any()) host_rows(layer, rows, m, context, stream);
   for (std::size_t i = 0; i < step_.spans.size();) {
@@ -339,11 +339,11 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
   }
 }
 
-void CudaAttention::finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
+void CudaAttention::finish_graph(std::int32_t n, const StepArrays& rows, const Stream& stream) {
   if (CudaRetrieval* r = retrieval_of_graph()) finish({.span = 0, .first = 0, .n = n, .retrieval = r}, rows, stream);
 }
 
-void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream) {
+void CudaAttention::finish_spans(const StepArrays& rows, const Stream& stream) {
   for (const Span& s : step_.spans)
     if (s.decodes) finish({.span = 0, .first = s.first_row, .n = 1, .retrieval = s.retrieval}, rows, stream);
 }
@@ -367,7 +367,7 @@ void CudaAttention::fetch_counts(const Stream& stream) {
   mass_observer_->fetch(stream);
 }
 
-void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
+void CudaAttention::count_stored(const CudaRetrieval::DecodeStep& row) const {
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
     ++s.steps;
@@ -390,7 +390,7 @@ void CudaAttention::count(const Stream& stream) {
     if (!step_.method_rows[r].empty()) retrievals_.retrieval_of(r).count(step_.method_rows[r]);
   if (windows_) windows_->learn();
   if (host_ && host_->any()) host_->end();
-  for (const CudaRetrieval::Row& row : step_.full_rows) count_stored(row);
+  for (const CudaRetrieval::DecodeStep& row : step_.full_rows) count_stored(row);
   mass_observer_->decide();
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "src/kv/append/append_cuda.h"
 #include "src/model/cuda/attention_streams.h"
 #include "src/model/cuda/audit.h"
 #include "src/model/cuda/blocks.h"
@@ -26,19 +27,18 @@
 #include "src/model/cuda/windows.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/ops/attention/prefill/prefill_attention_cuda.h"
-#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 
 // Metadata of a step's rows in one allocation: `capacity` entries per array.
-struct CudaRowArrays {
+struct StepArrays {
   std::int32_t *tokens, *positions, *slots, *lengths, *seq_slots, *reset, *attended;
   // For methods with two-part attention: remapped positions of the queries, and CudaRetrieval::TwoParts.
   std::int32_t *remote_positions, *local_from, *local_to, *remote_to, *local_from_dense, *remote_to_dense;
   std::int32_t* tickets;  // see SlotRows
   std::int32_t* wanted_rows;
   static constexpr std::int32_t kArrays = 15, kGraphArrays = 14;  // all rows of a graph are wanted
-  static CudaRowArrays at(std::int32_t* base, std::int32_t capacity) {
+  static StepArrays at(std::int32_t* base, std::int32_t capacity) {
     const auto array = [&](std::int32_t i) { return base + std::int64_t{i} * capacity; };
     return {array(0), array(1), array(2),  array(3),  array(4),  array(5),  array(6), array(7),
             array(8), array(9), array(10), array(11), array(12), array(13), array(14)};
@@ -81,7 +81,7 @@ class CudaAttention {
 
   // Sets the rows of the next calls and fills the arrays of `host` except tokens and wanted_rows. Returns whether all
   // sequences have one row and are of one kind, so that a graph can run them; graph_kind() is that kind.
-  bool begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream);
+  bool begin(std::span<const SequenceRows> sequences, const StepArrays& host, const Stream& stream);
   std::int32_t graph_kind() const { return step_.kind; }
   // Whether any row has remapped positions; remote_angles are then required.
   bool has_remapped() const { return step_.has_remapped; }
@@ -89,15 +89,15 @@ class CudaAttention {
   std::int32_t generation() const { return generation_ + (mass_observer_ ? mass_observer_->generation() : 0); }
 
   // Rows of a graph: one per sequence, n rows including padding.
-  void layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+  void layer_of_graph(std::int32_t layer, std::int32_t n, const StepArrays& rows, const Memory& m,
                       const CudaContext& context, const Stream& stream);
   // The rows passed to begin().
-  void layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+  void layer_of_spans(std::int32_t layer, const StepArrays& rows, const Memory& m, const CudaContext& context,
                       const Stream& stream);
   // After the last layer, with the same rows: remaining work runs concurrently with later work of `stream`, until
   // join().
-  void finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
-  void finish_spans(const CudaRowArrays& rows, const Stream& stream);
+  void finish_graph(std::int32_t n, const StepArrays& rows, const Stream& stream);
+  void finish_spans(const StepArrays& rows, const Stream& stream);
   void join(const Stream& stream);
   // Before and after the host waits for the step: statistics, audits, and decisions of methods to drop.
   void fetch_counts(const Stream& stream);
@@ -130,8 +130,8 @@ class CudaAttention {
     std::vector<const SequenceCache*> caches;
     std::vector<std::int32_t> slots;
     // Decode rows with a method that reads less than all stored tokens, by index in retrievals_.active(); without.
-    std::vector<std::vector<CudaRetrieval::Row>> method_rows;
-    std::vector<CudaRetrieval::Row> full_rows;
+    std::vector<std::vector<CudaRetrieval::DecodeStep>> method_rows;
+    std::vector<CudaRetrieval::DecodeStep> full_rows;
     const CudaRetrieval* audited = nullptr;  // state of the rows that this step audits
     std::int32_t kind = 0, ticket = 0;
     bool has_remapped = false, ragged = false;  // a sequence has remapped positions; has dropped tokens
@@ -147,41 +147,41 @@ class CudaAttention {
   void add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval);
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
   std::int32_t kind_of_step() const;
-  void fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const;
-  void prepare_rows(const CudaRowArrays& host, const Stream& stream);
-  void count_stored(const CudaRetrieval::Row& row) const;
+  void fill_rows(const Span& s, const CudaRetrieval::DecodeStep& method, const StepArrays& host) const;
+  void prepare_rows(const StepArrays& host, const Stream& stream);
+  void count_stored(const CudaRetrieval::DecodeStep& row) const;
   void take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
                     const Stream& stream);
   // State of the methods of a graph's rows; null: they attend all stored tokens.
   CudaRetrieval* retrieval_of_graph() const {
     return step_.spans.front().decodes ? step_.spans.front().retrieval : nullptr;
   }
-  QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
+  QkvRows qkv_rows(std::int32_t first, std::int32_t n, const StepArrays& rows, const Memory& m) const;
   void before_launch(const CudaContext& context) const;
   // Consecutive rows of one sequence each.   span: of the first
-  struct SingleRows {
+  struct DecodeSpan {
     std::int32_t span = 0, first = 0, n = 0;
     CudaRetrieval* retrieval = nullptr;  // state of their methods; null: they attend all stored tokens
   };
-  void single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+  void single_rows(std::int32_t layer, const DecodeSpan& who, const StepArrays& rows, const Memory& m,
                    const CudaContext& context, const Stream& stream);
   // Where a model has attention sinks they are added behind the merge of all parts, to `out` and its lse.
   void add_sinks(const Memory& m, void* out, float* lse, std::int32_t n, const CudaContext& context) const;
   std::int32_t window_of(std::int32_t layer) const;
-  void host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+  void host_rows(std::int32_t layer, const StepArrays& rows, const Memory& m, const CudaContext& context,
                  const Stream& stream);
-  void stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
-                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
-  void remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a, const CudaRowArrays& rows,
+  void stored_rows(std::int32_t layer, const DecodeSpan& who, QkvRows qkv, DecodeAttentionCuda a,
+                   const StepArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
+  void remapped_rows(std::int32_t layer, const DecodeSpan& who, const DecodeAttentionCuda& a, const StepArrays& rows,
                      const Memory& m, const CudaContext& context, const Stream& stream);
-  void selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a, const CudaRowArrays& rows,
+  void selected_rows(std::int32_t layer, const DecodeSpan& who, DecodeAttentionCuda a, const StepArrays& rows,
                      const Memory& m, const CudaContext& context, const Stream& stream);
   void attend_early(std::int32_t layer, const DecodeAttentionCuda& a, const CudaRetrieval& r, const Stream& stream);
   void select_next(std::int32_t layer, const SlotRows& slots, CudaRetrieval& r, const Stream& stream);
-  void take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+  void take_audit(std::int32_t layer, const DecodeSpan& who, const StepArrays& rows, const Memory& m,
                   const Stream& stream);
   // remote_device: signals that the remote part is complete; null: it already is.
-  void attend_two_parts(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda local, const CudaRowArrays& rows,
+  void attend_two_parts(std::int32_t layer, const DecodeSpan& who, DecodeAttentionCuda local, const StepArrays& rows,
                         const Memory& m, const CudaContext& context, const Event* remote_device, const Stream& stream);
   void attend_prompt(std::int32_t layer, const Span& s, const LayerPages& from, const Memory& m,
                      const CudaContext& context);
@@ -190,12 +190,12 @@ class CudaAttention {
   void select_kept_prompt();
   bool in_windows(const Span& s, std::int32_t layer) const;
   std::int32_t add_prompt(const SequenceRows& s);
-  void finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream);
+  void finish(const DecodeSpan& who, const StepArrays& rows, const Stream& stream);
   PrefillAttentionCuda prefill_of(std::int32_t layer, std::size_t span, std::int32_t slot, const Memory& m);
-  void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
-             const CudaContext& context, const Stream& stream);
+  void chunk(std::int32_t layer, std::size_t span, const StepArrays& rows, const Memory& m, const CudaContext& context,
+             const Stream& stream);
   CudaRetrieval::Prompt prompt_of(const Span& s) const;
-  void chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
+  void chunk_in_host_pages(std::int32_t layer, std::size_t span, const StepArrays& rows, const Memory& m,
                            const CudaContext& context, const Stream& stream);
 
   const Model& model_;

@@ -59,7 +59,7 @@ CudaRetrieval::Prompt CudaAttention::prompt_of(const Span& s) const {
           .left = s.prefill_left};
 }
 
-void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::chunk(std::int32_t layer, std::size_t span, const StepArrays& rows, const Memory& m,
                           const CudaContext& context, const Stream& stream) {
   const Span& s = step_.spans[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
@@ -114,8 +114,8 @@ void CudaAttention::select_kept_prompt() {
   staging_->select_prompt(prompts, options_.grow_slots ? &free_device_bytes : nullptr);
 }
 
-void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,
-                                        const Memory& m, const CudaContext& context, const Stream& stream) {
+void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const StepArrays& rows, const Memory& m,
+                                        const CudaContext& context, const Stream& stream) {
   const auto chunk_of = [&](std::size_t i) -> const Span& { return step_.spans[step_.chunks[i]]; };
   const auto number =
       static_cast<std::size_t>(std::find(step_.chunks.begin(), step_.chunks.end(), span) - step_.chunks.begin());

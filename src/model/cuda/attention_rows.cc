@@ -7,7 +7,7 @@
 namespace mneme {
 namespace {
 
-SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n) {
+SlotRows slot_rows(const StepArrays& rows, std::int32_t first, std::int32_t n) {
   return {.seq_slots = rows.seq_slots + first, .lengths = rows.lengths + first, .reset = rows.reset + first, .n = n};
 }
 
@@ -34,8 +34,8 @@ std::int32_t CudaAttention::window_of(std::int32_t layer) const {
 }
 
 // Rows that the host attends (host_attention.h).
-void CudaAttention::host_rows(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
-                              const CudaContext& context, const Stream& stream) {
+void CudaAttention::host_rows(std::int32_t layer, const StepArrays& rows, const Memory& m, const CudaContext& context,
+                              const Stream& stream) {
   for (const Span& s : step_.spans) {
     if (!s.by_host) continue;
     QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
@@ -45,7 +45,7 @@ void CudaAttention::host_rows(std::int32_t layer, const CudaRowArrays& rows, con
   host_->attend(layer, m.q, m.out, stream);
 }
 
-void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::single_rows(std::int32_t layer, const DecodeSpan& who, const StepArrays& rows, const Memory& m,
                                 const CudaContext& context, const Stream& stream) {
   const std::int64_t at = std::int64_t{who.first} * q_width_ * 2;
   QkvRows qkv = qkv_rows(who.first, who.n, rows, m);
@@ -69,7 +69,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
   qkv.local = r.local(layer, rows.seq_slots + who.first);
   const bool selects = r.slot_layer(layer) >= 0;
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  if (selects) r.before_gates(layer, slot_rows(rows, who.first, who.n), tables_->tables(), context);
+  if (selects) r.after_append(layer, slot_rows(rows, who.first, who.n), tables_->tables(), context);
   m.lap(StepPhase::kAppend, stream);
   if (r.two_parts() && (selects || r.pre_rope_keys())) {
     remapped_rows(layer, who, a, rows, m, context, stream);
@@ -82,8 +82,8 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
 }
 
 // Rows that attend all stored tokens.
-void CudaAttention::stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
-                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+void CudaAttention::stored_rows(std::int32_t layer, const DecodeSpan& who, QkvRows qkv, DecodeAttentionCuda a,
+                                const StepArrays& rows, const Memory& m, const CudaContext& context,
                                 const Stream& stream) {
   const bool observed = mass_observer_->decodes(layer);
   if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{who.span} * qkv.n_heads;
@@ -101,8 +101,8 @@ void CudaAttention::stored_rows(std::int32_t layer, const SingleRows& who, QkvRo
 //
 //   main   select ── attend local ──────────────┬─ attend remote ── merge
 //   side       └─> recall (pre-RoPE keys) ──────┘
-void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a,
-                                  const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+void CudaAttention::remapped_rows(std::int32_t layer, const DecodeSpan& who, const DecodeAttentionCuda& a,
+                                  const StepArrays& rows, const Memory& m, const CudaContext& context,
                                   const Stream& stream) {
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);
@@ -141,14 +141,14 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
 // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
 // after this step's selection), and fetches pages after this step has read its own. Pages of four sequences at 32K: in
 // sequence 6.3 ms a step without corrections and 7.1 with 13 %, overlapped 6.7 and 6.8.
-void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a,
-                                  const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+void CudaAttention::selected_rows(std::int32_t layer, const DecodeSpan& who, DecodeAttentionCuda a,
+                                  const StepArrays& rows, const Memory& m, const CudaContext& context,
                                   const Stream& stream) {
   CudaRetrieval& r = *who.retrieval;
   const KvTables& pages = tables_->tables();
   SlotRows slots = slot_rows(rows, who.first, who.n);
   a.lengths = rows.attended + who.first;
-  if (const CudaRetrieval::LayerRows of_layer = r.layer_rows(layer); of_layer.attended != nullptr) {
+  if (const CudaRetrieval::LayerLengths of_layer = r.layer_rows(layer); of_layer.attended != nullptr) {
     slots.reset = of_layer.reset + who.span;
     a.lengths = of_layer.attended + who.span;
   }
@@ -215,7 +215,7 @@ void CudaAttention::select_next(std::int32_t layer, const SlotRows& slots, CudaR
   streams_.side_busy = true;
 }
 
-void CudaAttention::take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::take_audit(std::int32_t layer, const DecodeSpan& who, const StepArrays& rows, const Memory& m,
                                const Stream& stream) {
   if (audit_->any() && who.retrieval == step_.audited)
     audit_->take(layer, who.first, who.n, {.q = m.q, .remote_q = m.remote_q, .out = m.out, .remote_to = rows.remote_to},
@@ -223,8 +223,8 @@ void CudaAttention::take_audit(std::int32_t layer, const SingleRows& who, const 
 }
 
 // The local part by the rows' own queries, the remote part by rotated ones, then an LSE merge.
-void CudaAttention::attend_two_parts(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a,
-                                     const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+void CudaAttention::attend_two_parts(std::int32_t layer, const DecodeSpan& who, DecodeAttentionCuda a,
+                                     const StepArrays& rows, const Memory& m, const CudaContext& context,
                                      const Event* remote_device, const Stream& stream) {
   const CudaRetrieval& r = *who.retrieval;
   const std::int32_t first = who.first;
@@ -247,7 +247,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, const SingleRows& who, 
   merge_attention_cuda({a.out, a.lse}, {remote.out, remote.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
 }
 
-void CudaAttention::finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream) {
+void CudaAttention::finish(const DecodeSpan& who, const StepArrays& rows, const Stream& stream) {
   follow(streams_.side, streams_.stored, stream);
   CudaRetrieval& r = *who.retrieval;
   const SlotRows slots = slot_rows(rows, who.first, who.n);

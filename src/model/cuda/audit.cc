@@ -39,7 +39,7 @@ std::size_t CudaAudit::bytes() const {
   return n;
 }
 
-void CudaAudit::add(const Row& row) {
+void CudaAudit::add(const Audited& row) {
   const MethodState& method = *row.method.method;
   if (every_ <= 0 || method.decode_steps() % static_cast<std::uint32_t>(every_) != 0) return;
   bool sparse = false;
@@ -60,7 +60,7 @@ void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   grow(copies_, items * copy_bytes_);
   grow(queries_, items * 2 * q_bytes(), kWhat);
   std::int32_t tokens = 0;
-  for (const Row& r : rows_) tokens = std::max(tokens, r.method.cache->length());
+  for (const Audited& r : rows_) tokens = std::max(tokens, r.method.cache->length());
   if (tokens > one_.stride) {
     constexpr std::int32_t kStep = 1024;
     one_.stride = (tokens + tokens / 4) / kStep * kStep + kStep;
@@ -116,7 +116,7 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
 }
 
 // Fills one_.attended for a KV head; returns the number of tokens.
-std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
+std::int64_t CudaAudit::mark(const Audited& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                              const CudaRetrieval& retrieval) {
   const DeviceCache& cache = retrieval.device_cache();
   const SelectionPlan& plan = retrieval.at(row.method.seq_slot, layer).plan;
@@ -163,7 +163,7 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
 }
 
 // The ring of rotated keys as a table that starts with its first page.
-CudaAudit::Part CudaAudit::local_part(const Row& row, std::int32_t layer, const CudaRetrieval& retrieval,
+CudaAudit::Part CudaAudit::local_part(const Audited& row, std::int32_t layer, const CudaRetrieval& retrieval,
                                       const Stream& stream) {
   const KeyRing ring = retrieval.local(layer, nullptr);
   const std::int32_t n = row.method.cache->length(), from = std::max(0, n - row.method.method->plan().rules.recent),
@@ -256,7 +256,7 @@ void CudaAudit::measure(std::span<const Part> parts, std::int32_t n_tokens, cons
 
 void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& pages, const CudaRetrieval& retrieval,
                             const Stream& stream) {
-  const Row& row = rows_[r];
+  const Audited& row = rows_[r];
   const std::int32_t n = row.method.cache->length(), group = n_heads_ / slot_heads_;
   Part parts[2] = {
       {.q = query(r, layer, false), .tables = pages, .layer = layer, .slot = row.method.seq_slot, .end = n}};

@@ -24,13 +24,13 @@ class CudaAudit {
   CudaAudit(const KvShape& shape, std::int32_t n_heads, float scale, std::int32_t every);
 
   // ---- a step: its decode rows with a method that reads less than all stored tokens
-  struct Row {
-    CudaRetrieval::Row method;
+  struct Audited {
+    CudaRetrieval::DecodeStep method;
     std::int32_t row = 0;  // index among the step's rows
   };
   void clear() { rows_.clear(); }
   // Skips rows that are not due.
-  void add(const Row& row);
+  void add(const Audited& row);
   bool any() const { return !rows_.empty(); }
   // Allocates memory for the added rows. Errors  kResource.
   void prepare(const CudaRetrieval& retrieval);
@@ -78,9 +78,9 @@ class CudaAudit {
   };
   Copies copies_of(std::size_t row, std::int32_t layer) const;
   std::byte* query(std::size_t row, std::int32_t layer, bool remote) const;
-  std::int64_t mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
+  std::int64_t mark(const Audited& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                     const CudaRetrieval& retrieval);
-  Part local_part(const Row& row, std::int32_t layer, const CudaRetrieval& retrieval, const Stream& stream);
+  Part local_part(const Audited& row, std::int32_t layer, const CudaRetrieval& retrieval, const Stream& stream);
   void measure(std::span<const Part> parts, std::int32_t n_tokens, const Stream& stream);
   void measure_part(const Part& part, std::size_t number, const Stream& stream);
   void count_layer(std::size_t r, std::int32_t layer, const KvTables& pages, const CudaRetrieval& retrieval,
@@ -91,7 +91,7 @@ class CudaAudit {
   std::int32_t n_heads_;
   float scale_;
   std::int32_t every_;
-  std::vector<Row> rows_;
+  std::vector<Audited> rows_;
   std::int32_t max_listed_ = 0, n_slots_ = 0, slot_heads_ = 0;  // of this step
   std::size_t copy_bytes_ = 0;                                  // of a (row, layer) on the host
   DeviceBuffer queries_;                                        // [rows][layers][2][n_heads, D] bf16: local, remote

@@ -37,7 +37,7 @@ std::int32_t CudaExperts::parts(std::int32_t n) const {
   return n == 1 && mine_.size() == config_.n ? combined_parts(hidden_) : 1;
 }
 
-bool CudaExperts::route(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context) {
+bool CudaExperts::route(const CudaLayerWeights& w, std::int32_t n, const Buffers& rows, const CudaContext& context) {
   const std::int32_t n_experts = count32(config_.n), n_used = count32(config_.n_used), n_mine = count32(mine_.size());
   const RouterCuda router{.weights = w.router,
                           .bias = w.router_bias,
@@ -67,7 +67,7 @@ GroupedGemmCuda CudaExperts::ordered(GroupedGemmCuda g, const CudaContext& conte
   return g;
 }
 
-void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context) {
+void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Buffers& rows, const CudaContext& context) {
   const std::int32_t n_used = count32(config_.n_used), n_pairs = n * n_used, n_mine = count32(mine_.size());
   const bool scaled_later = route(w, n, rows, context);
   const GroupedGemmCuda gate_up{.x = rows.normed,

@@ -19,7 +19,7 @@ class CudaExperts {
   CudaExperts(const ModelConfig& config, double norm_eps, std::int32_t max_rows, const RankRange& mine, bool reordered,
               const Stream& stream);
 
-  struct Rows {
+  struct Buffers {
     float* residual = nullptr;  // [n, hidden], += the layer's output
     float* partial = nullptr;   // [n, hidden]: of several ranks, the output of this one's experts instead; or null
     void* normed = nullptr;     // [n, hidden] bf16: overwritten
@@ -28,7 +28,7 @@ class CudaExperts {
     const float* next_norm = nullptr;  // [hidden]: `normed` becomes the next norm's x_next, n <= kSkinnyRows; or null
     float* sums = nullptr;             // [n, parts(n)]: DeferredNorm::sums of it
   };
-  void run(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context);
+  void run(const CudaLayerWeights& w, std::int32_t n, const Buffers& rows, const CudaContext& context);
 
   // Parts of `sums` of n rows.
   std::int32_t parts(std::int32_t n) const;
@@ -37,7 +37,7 @@ class CudaExperts {
 
  private:
   // Routes and sorts n rows; whether `normed` may stay as it is, with routed_.scales.
-  bool route(const CudaLayerWeights& w, std::int32_t n, const Rows& rows, const CudaContext& context);
+  bool route(const CudaLayerWeights& w, std::int32_t n, const Buffers& rows, const CudaContext& context);
 
   // `g` with x in the order of its experts' columns.
   GroupedGemmCuda ordered(GroupedGemmCuda g, const CudaContext& context) const;

@@ -44,16 +44,16 @@ std::int32_t head_rows_of(const CudaForwardOptions& o) {
 
 struct CudaForward::Impl {
   // What a block of a layer is run with.
-  struct FewRows {
+  struct SkinnyPass {
     std::int32_t layer, n;
-    const CudaRowArrays& rows;
+    const StepArrays& rows;
     const CudaLayerWeights& w;
     const float* next_norm;  // of the block behind this one, or of the head: the last GEMM of a block applies it
     const CudaContext& context;
   };
-  struct ManyRows {
+  struct WidePass {
     std::int32_t layer, n;
-    const CudaRowArrays& rows;
+    const StepArrays& rows;
     const CudaLayerWeights& w;
     bool decode_only;
     const CudaContext& context;
@@ -77,8 +77,8 @@ struct CudaForward::Impl {
   StepGraphs graphs;
   DeviceBuffer arena;
   CudaBlocks* blocks = nullptr;  // the pool's
-  // Metadata of a step's rows (CudaRowArrays): of `capacity`, and of kGraphRows.
-  struct RowMemory {
+  // Metadata of a step's rows (StepArrays): of `capacity`, and of kGraphRows.
+  struct StepArrayMemory {
     std::int32_t *all = nullptr, *of_graph = nullptr;
     PinnedBuffer host;
   } rows_at;
@@ -108,28 +108,28 @@ struct CudaForward::Impl {
   bool fill_rows(const ForwardInput& input, std::int32_t rows_in_all);
   void run_graph_rows(std::int32_t n, std::int32_t n_padded);
   void begin_residual(std::int32_t n, const std::int32_t* tokens, const EmbedOutput& out, const CudaContext& context);
-  void angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context);
+  void angles_of(const StepArrays& rows, std::int32_t n, const CudaContext& context);
   CudaAttention::Memory attention_memory(std::int32_t layer, const AttentionPlan& block, bool bf16) const;
   void launch_few(std::int32_t n);
-  void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
-  void few(const AttentionPlan& block, const FewRows& p);
-  void few(const MlpPlan&, const FewRows& p);
-  void few(const ExpertsPlan&, const FewRows& p);
-  void few(const DeltaPlan&, const FewRows&) { refuse_delta(); }
-  void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
-  void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
+  void layer_few(std::int32_t layer, std::int32_t n, const StepArrays& rows);
+  void few(const AttentionPlan& block, const SkinnyPass& p);
+  void few(const MlpPlan&, const SkinnyPass& p);
+  void few(const ExpertsPlan&, const SkinnyPass& p);
+  void few(const DeltaPlan&, const SkinnyPass&) { refuse_delta(); }
+  void launch_many(std::int32_t n, const StepArrays& rows, bool decode_only);
+  void layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, bool decode_only,
                   const CudaContext& context);
-  void many(const AttentionPlan& block, const ManyRows& p);
-  void many(const MlpPlan& mlp, const ManyRows& p);
-  void many(const ExpertsPlan&, const ManyRows& p);
-  void many(const DeltaPlan&, const ManyRows&) { refuse_delta(); }
+  void many(const AttentionPlan& block, const WidePass& p);
+  void many(const MlpPlan& mlp, const WidePass& p);
+  void many(const ExpertsPlan&, const WidePass& p);
+  void many(const DeltaPlan&, const WidePass&) { refuse_delta(); }
   [[noreturn]] static void refuse_delta() { MNEME_CHECK(false, "linear attention on a device: the engine refuses it"); }
   // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
   void input_many(const float* norm, std::int32_t n, const CudaContext& context);
   // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).
   void add_many(const void* x, const DeviceMatrix& w, std::int32_t n, const float* norm_behind);
   void head_many(const std::int32_t* rows, std::int32_t n);
-  ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
+  ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const StepArrays* to_compute);
   // rules: sample tokens, see CudaForward::sample; none: logits.
   ConstTensorView step(const ForwardInput& input, const std::optional<std::span<const SamplingRule>>& rules);
   // The same, with the other ranks.
@@ -141,7 +141,7 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       config(m.config()),
       plan(model_plan_of(m.config())),
       ropes(ropes_with_identity(m)),
-      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all),
+      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all && config.gate == Gate::kSilu),
       options(o),
       launch{.stream = std::move(s)},
       weights(std::move(w)),
@@ -171,8 +171,8 @@ void CudaForward::Impl::allocate() {
   gemms.reserve(arrays, capacity);
   ranks.reserve(arrays, rows, static_cast<std::size_t>(head.max_rows()));
   head.reserve(arrays);
-  arrays.add(rows_at.all, CudaRowArrays::kArrays * rows * 4);
-  arrays.add(rows_at.of_graph, CudaRowArrays::kArrays * kGraphRows * 4);
+  arrays.add(rows_at.all, StepArrays::kArrays * rows * 4);
+  arrays.add(rows_at.of_graph, StepArrays::kArrays * kGraphRows * 4);
   arena =
       DeviceBuffer(arrays.total(), "activations of a step (max_batched_tokens and max_sequences make them smaller)");
   arrays.assign(arena.data());
@@ -181,13 +181,13 @@ void CudaForward::Impl::allocate() {
   std::vector<double> frequencies;
   for (const RopeTable& rope : ropes) frequencies.insert(frequencies.end(), rope.inv_freq.begin(), rope.inv_freq.end());
   copy_bytes(a.inv_freq, frequencies.data(), frequencies.size() * 8, launch.stream);
-  rows_at.host = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
+  rows_at.host = PinnedBuffer(StepArrays::kArrays * rows * 4);
   launch.stream.synchronize();
 }
 
 // Writes the step's row metadata to host memory and enqueues its copies. True: a graph can run the step.
 bool CudaForward::Impl::fill_rows(const ForwardInput& input, std::int32_t rows_in_all) {
-  const CudaRowArrays host = CudaRowArrays::at(rows_at.host.as<std::int32_t>(), capacity);
+  const StepArrays host = StepArrays::at(rows_at.host.as<std::int32_t>(), capacity);
   wanted.clear();
   std::int32_t row = 0;
   for (const SequenceRows& s : input.sequences) {
@@ -230,19 +230,19 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, co
 
 // A dense layer is six kernels, seven where q, k and v differ in type: norms are fused into the GEMMs before and after
 // them.
-void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows) {
+void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const StepArrays& rows) {
   const CudaLayerWeights& w = layer_weights(layer);
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
   const float* behind = last ? weights.output_norm() : layer_weights(layer + 1).attn_norm;
   const CudaContext context = launch.overlapped();
   const std::vector<Mixer>& mixers = plan.layers[static_cast<std::size_t>(layer)].blocks;
   for (std::size_t i = 0; i < mixers.size(); ++i) {
-    const FewRows p{layer, n, rows, w, i + 1 == mixers.size() ? behind : w.ffn_norm, context};
+    const SkinnyPass p{layer, n, rows, w, i + 1 == mixers.size() ? behind : w.ffn_norm, context};
     std::visit([&](const auto& block) { few(block, p); }, mixers[i]);
   }
 }
 
-void CudaForward::Impl::few(const AttentionPlan& block, const FewRows& p) {
+void CudaForward::Impl::few(const AttentionPlan& block, const SkinnyPass& p) {
   const DeferredNorm norm = norm_before(p.layer, p.n);
   std::int64_t first = 0;
   for (const DeviceMatrix& part : p.w.qkv.parts) {
@@ -259,7 +259,7 @@ void CudaForward::Impl::few(const AttentionPlan& block, const FewRows& p) {
     gemms.few_residual(a.attended, p.n, p.w.o, {a.residual, p.next_norm, a.normed, a.sums});
 }
 
-void CudaForward::Impl::few(const MlpPlan&, const FewRows& p) {
+void CudaForward::Impl::few(const MlpPlan&, const SkinnyPass& p) {
   gemms.few_swiglu(a.normed, p.n, p.w.gate_up, deferred(a.sums, ranks.parts_of_sums(p.n)), a.ffn_hidden);
   if (ranks.share_heads())
     ranks.add(a.ffn_hidden, p.w.down, p.n, p.next_norm);
@@ -267,7 +267,7 @@ void CudaForward::Impl::few(const MlpPlan&, const FewRows& p) {
     gemms.few_residual(a.ffn_hidden, p.n, p.w.down, {a.residual, p.next_norm, a.normed, a.sums});
 }
 
-void CudaForward::Impl::few(const ExpertsPlan&, const FewRows& p) {
+void CudaForward::Impl::few(const ExpertsPlan&, const SkinnyPass& p) {
   if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n, p.next_norm);
   experts->run(p.w, p.n,
                {.residual = a.residual, .normed = a.normed, .deferred = true, .next_norm = p.next_norm, .sums = a.sums},
@@ -281,7 +281,7 @@ void CudaForward::Impl::begin_residual(std::int32_t n, const std::int32_t* token
 }
 
 // RoPE angles of the rows' positions, and of their remapped positions.
-void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context) {
+void CudaForward::Impl::angles_of(const StepArrays& rows, std::int32_t n, const CudaContext& context) {
   const auto half = static_cast<std::int32_t>(config.head_dim / 2);
   const bool rotates_all = config.unrotated.empty();
   for (std::size_t i = 0; i < ropes.size() - (rotates_all ? 1 : 0); ++i)
@@ -292,7 +292,7 @@ void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, con
 }
 
 void CudaForward::Impl::launch_few(std::int32_t n) {
-  const CudaRowArrays rows = CudaRowArrays::at(rows_at.of_graph, kGraphRows);
+  const StepArrays rows = StepArrays::at(rows_at.of_graph, kGraphRows);
   const CudaContext context = launch.overlapped();
   if (launch.phases != nullptr) launch.phases->start(launch.stream);
   begin_residual(n, rows.tokens, {a.residual, layer_weights(0).attn_norm, a.normed, a.sums_embed, embedding_scale()},
@@ -322,14 +322,14 @@ void CudaForward::Impl::add_many(const void* x, const DeviceMatrix& w, std::int3
   ranks.share_heads() ? ranks.add(x, w, n) : gemms.many(x, n, w, {.y = a.residual, .f32 = true, .accumulate = true});
 }
 
-void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
+void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, bool decode_only,
                                    const CudaContext& context) {
-  const ManyRows p{layer, n, rows, layer_weights(layer), decode_only, context};
+  const WidePass p{layer, n, rows, layer_weights(layer), decode_only, context};
   for (const Mixer& mixer : plan.layers[static_cast<std::size_t>(layer)].blocks)
     std::visit([&](const auto& block) { many(block, p); }, mixer);
 }
 
-void CudaForward::Impl::many(const AttentionPlan& block, const ManyRows& p) {
+void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
   input_many(p.w.attn_norm, p.n, p.context);
   std::int64_t first = 0;
   for (const DeviceMatrix& part : p.w.qkv.parts) {
@@ -350,19 +350,20 @@ void CudaForward::Impl::many(const AttentionPlan& block, const ManyRows& p) {
   add_many(a.attended, p.w.o, p.n, p.w.attn_out_norm);
 }
 
-void CudaForward::Impl::many(const MlpPlan& mlp, const ManyRows& p) {
+void CudaForward::Impl::many(const MlpPlan& mlp, const WidePass& p) {
   input_many(p.w.ffn_norm, p.n, p.context);
   gemms.many(a.normed, p.n, p.w.gate_up, {.y = a.gate_up});
-  swiglu_cuda(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
+  const auto gated = mlp.gate == Gate::kGelu ? geglu_cuda : swiglu_cuda;
+  gated(a.gate_up, p.n, static_cast<std::int32_t>(mlp.width), a.ffn_hidden, p.context);
   add_many(a.ffn_hidden, p.w.down, p.n, p.w.ffn_out_norm);
 }
 
-void CudaForward::Impl::many(const ExpertsPlan&, const ManyRows& p) {
+void CudaForward::Impl::many(const ExpertsPlan&, const WidePass& p) {
   if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n);
   experts->run(p.w, p.n, {.residual = a.residual, .normed = a.normed}, p.context);
 }
 
-void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
+void CudaForward::Impl::launch_many(std::int32_t n, const StepArrays& rows, bool decode_only) {
   const CudaContext context = decode_only ? launch.overlapped() : launch.serial();  // kernels of prompts are long
   if (launch.phases != nullptr) launch.phases->start(launch.stream);
   begin_residual(n, rows.tokens, {.residual = a.residual, .scale = embedding_scale()}, context);
@@ -383,18 +384,18 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
 
 // n rows of n sequences.
 void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
-  const CudaRowArrays from = CudaRowArrays::at(rows_at.host.as<std::int32_t>(), capacity);
+  const StepArrays from = StepArrays::at(rows_at.host.as<std::int32_t>(), capacity);
   for (std::int32_t i = n; i < n_padded; ++i)
-    for (std::int32_t array = 0; array < CudaRowArrays::kGraphArrays; ++array)
+    for (std::int32_t array = 0; array < StepArrays::kGraphArrays; ++array)
       rows_at.host.as<std::int32_t>()[std::int64_t{array} * capacity + i] = 0;
   for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.seq_slots[i] = -1;
   const std::size_t bytes = static_cast<std::size_t>(n_padded) * sizeof(std::int32_t);
-  for (std::int32_t i = 0; i < CudaRowArrays::kGraphArrays; ++i)
+  for (std::int32_t i = 0; i < StepArrays::kGraphArrays; ++i)
     copy_bytes(rows_at.of_graph + std::int64_t{i} * kGraphRows,
                rows_at.host.as<std::int32_t>() + std::int64_t{i} * capacity, bytes, launch.stream);
   const auto launches = [&] {
     if (fused_norms && n_padded <= gemms.few_rows()) return launch_few(n_padded);
-    launch_many(n_padded, CudaRowArrays::at(rows_at.of_graph, kGraphRows), true);
+    launch_many(n_padded, StepArrays::at(rows_at.of_graph, kGraphRows), true);
     head_many(nullptr, n_padded);
   };
   attention.in_graph() ? graphs.run({n_padded, attention.graph_kind()}, launches) : graphs.run_directly(launches);
@@ -403,7 +404,7 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
 // Collects the results on the host: logits, or tokens if there are rules. to_compute: the rows, if the head has not
 // processed them yet; it takes a limited number per call.
 ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const SamplingRule>>& rules,
-                                           const CudaRowArrays* to_compute) {
+                                           const StepArrays* to_compute) {
   const auto n = static_cast<std::int32_t>(wanted.size());
   MNEME_CHECK(!rules || rules->empty() || rules->size() == wanted.size(), "{} rules for {} rows", rules->size(), n);
   float* to = rules ? nullptr : head.host_logits(n);
@@ -489,7 +490,7 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
   }
   launch.phases = nullptr;
   copy_bytes(rows_at.all, rows_at.host.data(), rows_at.host.size(), launch.stream);
-  const CudaRowArrays rows = CudaRowArrays::at(rows_at.all, capacity);
+  const StepArrays rows = StepArrays::at(rows_at.all, capacity);
   launch_many(n, rows, false);
   return collect(rules, &rows);
 }

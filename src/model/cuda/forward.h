@@ -83,7 +83,7 @@ class CudaForward {
   // From the next step on, steps in which every sequence has one row are timed by phase (step_phases.h), and their
   // kernels run one after another. Graphs are captured again.
   void time_phases(bool on);
-  // Of the last step; zeros where it was not timed.
+  // The times of the last step; zeros where it was not timed.
   PhaseClock::Seconds phase_seconds() const;
   std::size_t activation_bytes() const;
   // Device address of the blocks, to fill them in benchmarks.

@@ -33,7 +33,7 @@ bool CudaHostAttention::takes(const MethodState& method) {
 // A budget that the prompt sets looks at the prompt's last rows.
 bool CudaHostAttention::attends(const SequenceRows& s) {
   const Plan& plan = s.method->plan();
-  return s.phase == RowPhase::kDecode || plan.window || plan.norm;
+  return s.phase == SequencePhase::kDecode || plan.window || plan.norm;
 }
 
 void CudaHostAttention::begin() {

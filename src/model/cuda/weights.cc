@@ -225,7 +225,7 @@ struct CudaWeightsMaker {
     to.expert_down_bias = vector(down);
   }
 
-  // Of a dense layer.
+  // Adds the matrices of a dense layer.
   void add_feed_forward(const LayerWeights& w, CudaLayerWeights& to) {
     to.gate_up = pair(w.gate, w.up);
     to.down = one(w.down);

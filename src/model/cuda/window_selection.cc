@@ -42,7 +42,7 @@ std::int32_t CudaWindowSelection::add(MethodState& method, std::int32_t first, s
   return static_cast<std::int32_t>(prompts_.size()) - 1;
 }
 
-void CudaWindowSelection::add_window(const PrefillWindowRows& w) {
+void CudaWindowSelection::add_window(const WindowSpan& w) {
   Prompt& p = prompts_.back();
   SelectionWindow c{.row = w.begin - p.first, .n_rows = w.end - w.begin};
   if (!w.everything) {

@@ -24,7 +24,7 @@ class CudaWindowSelection {
   // device.
   void begin();
   std::int32_t add(MethodState& method, std::int32_t first, std::int32_t n_rows);
-  void add_window(const PrefillWindowRows& w);  // of the prompt added last
+  void add_window(const WindowSpan& w);  // of the prompt added last
   void send(const Stream& stream);
 
   struct Layer {
@@ -75,7 +75,7 @@ class CudaWindowSelection {
   std::vector<SelectionWindow> windows_;
   MirroredBuffer windows_sent_, moments_;
   DeviceBuffer scratch_, probes_, ranks_, units_, n_units_, stamps_, list_;
-  // Of prompts whose layers share a budget.
+  // For prompts whose layers share a budget.
   DeviceBuffer whole_, pools_;
   MirroredBuffer shares_;
 };

@@ -33,7 +33,7 @@ std::int32_t CudaWindows::add(const SequenceCache& cache, MethodState& method, s
   auto* blocks = host_blocks_.as<WindowBlock>();
   std::int32_t number = 0;  // of the window
   for (std::int32_t begin = p.first; begin < cache.length();) {
-    const PrefillWindowRows w = window_at(plan, false, begin, cache.length());
+    const WindowSpan w = window_at(plan, false, begin, cache.length());
     for (std::int32_t row = w.begin; row < w.end; row += kWindowBlockRows) {
       MNEME_CHECK(static_cast<std::size_t>(n_blocks_ + 1) * sizeof(WindowBlock) <= blocks_.size(), "too many windows");
       blocks[n_blocks_++] = {.row = row - p.first,
@@ -49,7 +49,7 @@ std::int32_t CudaWindows::add(const SequenceCache& cache, MethodState& method, s
     const std::int32_t selected =
         w.everything || !plan.layer_selection ? 0 : region_at(plan.rules, w.begin + 1).select_tokens;
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-      const PrefillWindowRows seen = plan.dense_layer(l) ? window_at(plan, true, w.begin, w.end) : w;
+      const WindowSpan seen = plan.dense_layer(l) ? window_at(plan, true, w.begin, w.end) : w;
       LayerStats& stats = method.stats().layers[static_cast<std::size_t>(l)];
       const std::int64_t n = w.end - w.begin;
       stats.prefill_rows += shape_.n_kv_heads * n;
@@ -80,7 +80,7 @@ CudaStaging::Earlier CudaWindows::earlier(std::int32_t prompt, std::int32_t laye
 }
 
 // Rotates the local keys of the rows into a ring that holds all of a chunk's.
-void CudaWindows::rotate_local(const Prompt& p, const Rows& rows, const CudaContext& context) {
+void CudaWindows::rotate_local(const Prompt& p, const PromptChunk& rows, const CudaContext& context) {
   const std::int32_t begin = std::max(0, p.first - p.plan->rules.recent + 1), end = p.first + p.n_rows;
   const std::int32_t pages = end / kPageTokens - begin / kPageTokens + 1;
   if (pages > rotated_tables_.max_pages) {
@@ -117,7 +117,7 @@ void CudaWindows::rotate_local(const Prompt& p, const Rows& rows, const CudaCont
                    context);
 }
 
-void CudaWindows::attend(std::int32_t prompt, const Rows& rows, const CudaContext& context) {
+void CudaWindows::attend(std::int32_t prompt, const PromptChunk& rows, const CudaContext& context) {
   const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
   const bool pre_rope = p.plan->key_basis == KeyBasis::kPreRope;
   if (pre_rope) rotate_local(p, rows, context);

@@ -32,7 +32,7 @@ class CudaWindows {
   CudaStaging::Earlier earlier(std::int32_t prompt, std::int32_t layer, std::int32_t slot) const;
 
   // Attention of a prompt's rows. Requires  keys and values are in sequence `slot` and layer `layer` of `tables`.
-  struct Rows {
+  struct PromptChunk {
     const void *q = nullptr, *remote_q = nullptr;  // as in attention_window_cuda.h
     void* out = nullptr;
     const KvTables* tables = nullptr;
@@ -46,7 +46,7 @@ class CudaWindows {
     const KvTables* pages = nullptr;
     StepObserver* observer = nullptr;
   };
-  void attend(std::int32_t prompt, const Rows& rows, const CudaContext& context);
+  void attend(std::int32_t prompt, const PromptChunk& rows, const CudaContext& context);
 
   // Before and after the host waits for the step.
   void fetch(const Stream& stream) {
@@ -67,7 +67,7 @@ class CudaWindows {
     std::int32_t first_block = 0, n_blocks = 0;
     std::int32_t selects = -1;  // index in selection_
   };
-  void rotate_local(const Prompt& p, const Rows& rows, const CudaContext& context);
+  void rotate_local(const Prompt& p, const PromptChunk& rows, const CudaContext& context);
 
   KvShape shape_;
   std::int32_t n_heads_;

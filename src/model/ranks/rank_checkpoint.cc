@@ -86,7 +86,7 @@ class RankCheckpoint final : public PartOfCheckpoint {
   }
 
  private:
-  // Of a stack.
+  // Adds the experts of a stack.
   void add_experts(const CheckpointTensor& stack, const RankRange& mine) {
     const ConstTensorView& v = stack.view;
     const WeightSpec spec{

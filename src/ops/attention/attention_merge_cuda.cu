@@ -8,7 +8,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 128;
 
-struct Args {
+struct MergeArgs {
   AttentionPartCuda a, b;
   std::int64_t n;  // pieces of 8 elements in total
   int pieces;      // per head
@@ -22,7 +22,7 @@ __device__ __forceinline__ std::uint32_t blend(std::uint32_t a, std::uint32_t b,
                              (wa == 0 ? 0 : x.y * wa) + (wb == 0 ? 0 : y.y * wb));
 }
 
-__global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(MergeArgs p) {
   launch_dependents();
   grid_dependency_wait();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
 }
 
 // One warp per (row, head), eight values a lane.
-__global__ void __launch_bounds__(kThreads) sink_kernel(SinkRowsCuda p) {
+__global__ void __launch_bounds__(kThreads) sink_kernel(SinkLogitsCuda p) {
   launch_dependents();
   grid_dependency_wait();
   const int lane = threadIdx.x % kWarp;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) sink_kernel(SinkRowsCuda p) {
 
 }  // namespace
 
-void add_sinks_cuda(const SinkRowsCuda& rows, const CudaContext& context) {
+void add_sinks_cuda(const SinkLogitsCuda& rows, const CudaContext& context) {
   constexpr std::int64_t kHeads = kThreads / kWarp;
   const std::int64_t heads = std::int64_t{rows.n} * rows.n_heads;
   launch(context, "add_sinks", sink_kernel, dim3(static_cast<unsigned>((heads + kHeads - 1) / kHeads)), dim3(kThreads),
@@ -68,7 +68,7 @@ void merge_attention_cuda(const AttentionPartCuda& a, const AttentionPartCuda& b
                           std::int32_t head_dim, void* out, const CudaContext& context) {
   const std::int64_t pieces = std::int64_t{n} * n_heads * (head_dim / 8);
   launch(context, "merge_attention", merge_kernel, dim3(static_cast<unsigned>((pieces + kThreads - 1) / kThreads)),
-         dim3(kThreads), 0, Args{a, b, pieces, head_dim / 8, out});
+         dim3(kThreads), 0, MergeArgs{a, b, pieces, head_dim / 8, out});
 }
 
 }  // namespace mneme

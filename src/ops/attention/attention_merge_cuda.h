@@ -22,12 +22,12 @@ void merge_attention_cuda(const AttentionPartCuda& a, const AttentionPartCuda& b
 
 // Adds an attention sink a head, a logit without a value, to attention whose parts are merged.
 //   out [n, heads * D] bf16 and lse [n, heads] f32, in place; sinks [heads] f32, natural logarithms. D % 8 == 0, <= 256
-struct SinkRowsCuda {
+struct SinkLogitsCuda {
   void* out = nullptr;
   float* lse = nullptr;
   const float* sinks = nullptr;
   std::int32_t n = 0, n_heads = 0, head_dim = 0;
 };
-void add_sinks_cuda(const SinkRowsCuda& rows, const CudaContext& context);
+void add_sinks_cuda(const SinkLogitsCuda& rows, const CudaContext& context);
 
 }  // namespace mneme

@@ -107,7 +107,7 @@ __device__ __forceinline__ void score_page(float (&s)[kTokenTiles][4],
 
 // A warp's state for its 16 rows: running maximum (base 2), sum of weights (this lane's tokens only), output.
 template <int kDim>
-struct RunningRows {
+struct RunningSoftmax {
   float max[2], sum[2];
   float out[PageShape<kDim>::kValueTiles][4];
 
@@ -207,7 +207,8 @@ struct HalfPage {
   static __device__ __forceinline__ void score(float (&s)[kTokenTiles][4], const Queries& q, std::uint32_t page) {
     score_page<T, kDim>(s, q, page);
   }
-  static __device__ __forceinline__ void take(RunningRows<kDim>& rows, float (&s)[kTokenTiles][4], std::uint32_t page) {
+  static __device__ __forceinline__ void take(RunningSoftmax<kDim>& rows, float (&s)[kTokenTiles][4],
+                                              std::uint32_t page) {
     rows.template take<T>(s, page);
   }
 };

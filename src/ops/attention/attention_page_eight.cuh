@@ -74,7 +74,7 @@ struct EightBitPage {
     std::uint32_t rows;  // shared address of the lane's A fragments, 512 bytes a step
     float first[2], unit[2];
   };
-  using Rows = std::uint32_t[PageShape<kDim>::kKeySteps][4];
+  using Words = std::uint32_t[PageShape<kDim>::kKeySteps][4];
 
   // A lane's token of column `column` of the mma of tokens `tile`. Loads of keys (columns g) and of values (columns 2 t
   // and 2 t + 1) then differ in banks.
@@ -132,7 +132,7 @@ struct EightBitPage {
     const auto eight = [&](const __nv_bfloat16* row, int at) {
       return row == nullptr ? uint4{} : __ldcg(reinterpret_cast<const uint4*>(row + at));
     };
-    Rows rows;
+    Words rows;
 #pragma unroll
     for (int k = 0; k < kDim / 32; ++k) {
       const uint4 a = eight(low, k * 32 + 8 * t), b = eight(high, k * 32 + 8 * t);
@@ -193,7 +193,8 @@ struct EightBitPage {
   }
 
   // Adds a page with scores s, in base 2, masked with -inf.
-  static __device__ __forceinline__ void take(RunningRows<kDim>& rows, float (&s)[kTokenTiles][4], std::uint32_t page) {
+  static __device__ __forceinline__ void take(RunningSoftmax<kDim>& rows, float (&s)[kTokenTiles][4],
+                                              std::uint32_t page) {
     constexpr int kSteps = kDim / 64 * 2;  // of 64 channels and half of the tokens
     const int g = threadIdx.x % kWarp / 4;
     const std::uint32_t row[2] = {page + token_of(0, 0) * kRowBytes + kDim + 8 * g,
@@ -247,7 +248,7 @@ struct EightBitPage {
 
  private:
   // Rows in bf16 as Queries has them.
-  static __device__ __forceinline__ void to_f16(Queries& q, Rows& rows) {
+  static __device__ __forceinline__ void to_f16(Queries& q, Words& rows) {
     constexpr int kLargest = 14;  // exponent
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

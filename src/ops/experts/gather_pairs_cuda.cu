@@ -9,7 +9,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256;
 
-struct Rows {
+struct PairSource {
   const std::uint16_t* x;
   bool by_slot;
   int n_used, k;
@@ -17,7 +17,7 @@ struct Rows {
 };
 
 // A thread block per pair.
-__global__ void __launch_bounds__(kThreads) gather_kernel(Rows r, SortedPairs pairs, std::uint16_t* out) {
+__global__ void __launch_bounds__(kThreads) gather_kernel(PairSource r, SortedPairs pairs, std::uint16_t* out) {
   launch_dependents();
   grid_dependency_wait();
   const int pair = static_cast<int>(blockIdx.x), slot = pairs.slots[pair];
@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(Rows r, SortedPairs pa
 
 void gather_pairs_cuda(const GroupedGemmCuda& g, const std::int32_t* experts, const SortedPairs& pairs, void* out,
                        const CudaContext& context) {
-  const Rows rows{.x = static_cast<const std::uint16_t*>(g.x),
-                  .by_slot = g.by_slot,
-                  .n_used = g.n_used,
-                  .k = static_cast<int>(g.w.n_in),
-                  .columns = g.w.columns,
-                  .experts = experts};
+  const PairSource rows{.x = static_cast<const std::uint16_t*>(g.x),
+                        .by_slot = g.by_slot,
+                        .n_used = g.n_used,
+                        .k = static_cast<int>(g.w.n_in),
+                        .columns = g.w.columns,
+                        .experts = experts};
   launch(context, "gather_pairs", gather_kernel, dim3(static_cast<unsigned>(g.n_pairs)), dim3(kThreads), 0, rows, pairs,
          static_cast<std::uint16_t*>(out));
 }

@@ -24,7 +24,7 @@ template <int kTiles>
 constexpr int kBlockRows = kTiles == kFewTiles ? kWarpRows : kWarps* kWarpRows;
 constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
-struct Args {
+struct GroupedArgs {
   const __nv_bfloat16* x;
   bool by_slot, y_f32;
   int n_used, k, n_out;
@@ -39,7 +39,7 @@ struct Args {
   const float* scales = nullptr;
 };
 
-__device__ __forceinline__ void store(const Args& a, int expert, int slot, int row, float value) {
+__device__ __forceinline__ void store(const GroupedArgs& a, int expert, int slot, int row, float value) {
   if (row >= a.n_out) return;
   if (a.bias != nullptr) value += a.bias[static_cast<std::int64_t>(expert) * a.n_out + row];
   const std::int64_t at = static_cast<std::int64_t>(slot) * a.n_out + row;
@@ -57,7 +57,7 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
 }
 
 // The product of a row of gate and of up, which one lane has.
-__device__ __forceinline__ void store_gated(const Args& a, int expert, int slot, int row, float gate, float up) {
+__device__ __forceinline__ void store_gated(const GroupedArgs& a, int expert, int slot, int row, float gate, float up) {
   if (row >= a.half) return;
   if (a.scales != nullptr) {
     const float scale = a.scales[a.pairs.order[slot] / a.n_used];
@@ -142,7 +142,7 @@ struct Slab {
 };
 
 // The first rows of a warp's two octets: sixteen rows of the matrix from `row` on, or eight of gate and those of up.
-__device__ __forceinline__ int2 octet_rows(const Args& a, int row) {
+__device__ __forceinline__ int2 octet_rows(const GroupedArgs& a, int row) {
   const int last = (a.half > 0 ? a.half : a.n_out) - kOctetRows;
   if (a.half > 0) return {min(row, last), a.half + min(row, last)};
   return {min(row, last), min(row + kOctetRows, last)};
@@ -150,7 +150,7 @@ __device__ __forceinline__ int2 octet_rows(const Args& a, int row) {
 
 // One warp's rows from `row` on, of the matrix that begins at row `base`; of its slabs `begin`, `begin` + `by`, ...
 template <typename F, int kTiles>
-__device__ __forceinline__ void run_octets(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+__device__ __forceinline__ void run_octets(const GroupedArgs& a, std::int64_t base, int row, float (&c)[kTiles][4],
                                            const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
   const int2 rows = octet_rows(a, row);
   const std::byte* low = a.w + (base + rows.x) / kOctet * a.octet_bytes;
@@ -167,7 +167,7 @@ __device__ __forceinline__ void run_octets(const Args& a, std::int64_t base, int
 }
 
 template <int kTiles>
-__device__ __forceinline__ void run_bf16(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+__device__ __forceinline__ void run_bf16(const GroupedArgs& a, std::int64_t base, int row, float (&c)[kTiles][4],
                                          const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
   const auto* w = reinterpret_cast<const __nv_bfloat16*>(a.w);
   const int g = lane / 4, t = lane % 4;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void run_bf16(const Args& a, std::int64_t base, int r
 
 // One warp's rows from `row` on.
 template <typename F, int kTiles>
-__device__ __forceinline__ void run_rows(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+__device__ __forceinline__ void run_rows(const GroupedArgs& a, std::int64_t base, int row, float (&c)[kTiles][4],
                                          const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
   if constexpr (F::kRowMajor) {
     run_bf16(a, base, row, c, x, lane, begin, by);
@@ -198,7 +198,7 @@ __device__ __forceinline__ void run_rows(const Args& a, std::int64_t base, int r
 }
 
 template <typename F, int kTiles>
-__global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
+__global__ void __launch_bounds__(kThreads) grouped_kernel(GroupedArgs a) {
   launch_dependents();
   grid_dependency_wait();
   if (static_cast<int>(blockIdx.y) >= *a.pairs.n_tiles) return;
@@ -284,7 +284,7 @@ constexpr int kOneWarps = 16, kOneThreads = kOneWarps * kWarp;
 
 // One row of x in each of its pairs: 16 rows of w a thread block, the warps divided among the pairs and then the columns.
 template <typename F>
-__global__ void __launch_bounds__(kOneThreads) combined_kernel(Args a, CombineExpertsCuda to) {
+__global__ void __launch_bounds__(kOneThreads) combined_kernel(GroupedArgs a, CombineExpertsCuda to) {
   __shared__ float sums[kOneWarps][kWarpRows];
   __shared__ int order[kMaxExpertsUsedCuda];  // of pairs, by expert
   launch_dependents();
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(kOneThreads) combined_kernel(Args a, CombineEx
   if (tid == 0) to.sums[blockIdx.x] = square;
 }
 
-Args args_of(const GroupedGemmCuda& g, const SortedPairs& pairs) {
+GroupedArgs args_of(const GroupedGemmCuda& g, const SortedPairs& pairs) {
   return {.x = static_cast<const __nv_bfloat16*>(g.x),
           .by_slot = g.by_slot,
           .y_f32 = g.y_f32,
@@ -341,7 +341,7 @@ void with_any_format(DType dtype, const Function& f) {
 }
 
 template <int kTiles>
-void launch_grouped(const GroupedGemmCuda& g, const Args& args, const CudaContext& context) {
+void launch_grouped(const GroupedGemmCuda& g, const GroupedArgs& args, const CudaContext& context) {
   const int block = kBlockRows<kTiles>;
   const dim3 grid((args.n_out + block - 1) / block, most_tiles(g.n_pairs, g.n_experts, args.pairs.tile_rows));
   with_any_format(g.w.dtype, [&]<typename F>(F) {
@@ -349,7 +349,7 @@ void launch_grouped(const GroupedGemmCuda& g, const Args& args, const CudaContex
   });
 }
 
-void launch_grouped(const GroupedGemmCuda& g, const Args& args, const CudaContext& context) {
+void launch_grouped(const GroupedGemmCuda& g, const GroupedArgs& args, const CudaContext& context) {
   args.pairs.tile_rows == 8 * kFewTiles ? launch_grouped<kFewTiles>(g, args, context)
                                         : launch_grouped<kManyTiles>(g, args, context);
 }
@@ -366,7 +366,7 @@ void grouped_gemm_cuda(const GroupedGemmCuda& g, const SortedPairs& pairs, const
 
 void grouped_swiglu_cuda(const GroupedGemmCuda& g, const float* scales, float limit, const SortedPairs& pairs,
                          const CudaContext& context) {
-  Args args = args_of(g, pairs);
+  GroupedArgs args = args_of(g, pairs);
   args.half = args.n_out / 2, args.limit = limit, args.scales = scales;
   launch_grouped(g, args, context);
 }

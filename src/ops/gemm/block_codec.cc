@@ -242,4 +242,11 @@ void dequantise_block(const BlockMXFP4& b, float* y) {
   for (int i = 0; i < kQuantBlock; ++i) y[i] = mxfp4_scale(b.e) * kFp4Values[nibble(b, i)];
 }
 
+void dequantise_block(const BlockNVFP4& b, float* y) {
+  for (int i = 0; i < kNvfp4Block; ++i) {
+    const std::uint8_t both = b.q[i / kQuantBlock * 16 + i % 16];
+    y[i] = nvfp4_scale(b, i / kNvfp4Group) * kFp4Values[i % kQuantBlock < 16 ? both & 15 : both >> 4];
+  }
+}
+
 }  // namespace mneme

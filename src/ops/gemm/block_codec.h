@@ -27,8 +27,9 @@ void dequantise_block(const BlockIQ4_XS& b, float* y);
 void dequantise_block(const BlockFp8& b, float* y);
 void dequantise_block(const BlockInt4& b, float* y);
 void dequantise_block(const BlockInt8& b, float* y);
+void dequantise_block(const BlockNVFP4& b, float* y);
 
-// As ggml's reference code rounds, bit for bit. There is none for iq4_xs, fp8, int4 and int8, which are only read.
+// As ggml's reference code rounds, bit for bit. There is none for iq4_xs, fp8, int4, int8 and nvfp4, which are only read.
 void quantise_block(const float* x, BlockQ8_0& b);
 void quantise_block(const float* x, BlockQ4_0& b);
 void quantise_block(const float* x, BlockQ4_1& b);

@@ -26,12 +26,14 @@ inline constexpr bool is_one_of = (std::is_same_v<Block, Others> || ...);
 
 // Values that share a scale.
 template <typename Block>
-inline constexpr int kCodeGroup = is_one_of<Block, BlockQ2_K, BlockQ3_K, BlockQ6_K> ? 16 : 32;
+inline constexpr int kCodeGroup = is_one_of<Block, BlockQ2_K, BlockQ3_K, BlockQ6_K, BlockNVFP4> ? 16 : 32;
 template <typename Block>
 inline constexpr bool kHasMinima = is_one_of<Block, BlockQ5_1, BlockQ2_K, BlockQ4_K, BlockQ5_K, BlockInt4>;
 template <typename Block>
 inline constexpr int kBlockValues =
-    is_one_of<Block, BlockQ5_0, BlockQ5_1, BlockIQ4_NL, BlockMXFP4, BlockInt4, BlockInt8> ? kQuantBlock : kSuperBlock;
+    is_one_of<Block, BlockQ5_0, BlockQ5_1, BlockIQ4_NL, BlockMXFP4, BlockInt4, BlockInt8> ? kQuantBlock
+    : std::is_same_v<Block, BlockNVFP4>                                                   ? kNvfp4Block
+                                                                                          : kSuperBlock;
 
 }  // namespace mneme
 #endif
@@ -198,6 +200,19 @@ HWY_INLINE void unpack_codes(const BlockInt4* b, std::int64_t n, Codes& c) {
 HWY_INLINE void unpack_codes(const BlockInt8* b, std::int64_t n, Codes& c) {
   for (std::int64_t i = 0; i < 8; ++i) c.scale[i] = i < n ? b[i].d : 0.0f;
   for (std::int64_t i = 0; i < n; ++i) std::memcpy(c.q + i * kQuantBlock, b[i].q, kQuantBlock);
+}
+
+// ---- blocks of 64: n <= 4 of them
+
+HWY_INLINE void unpack_codes(const BlockNVFP4* b, std::int64_t n, Codes& c) {
+  for (int g = 0; g < 16; ++g) c.scale[g] = g / 4 < n ? nvfp4_scale(b[g / 4], g % 4) : 0.0f;
+  for (std::int64_t i = 0; i < 2 * n; ++i) {
+    const std::uint8_t* q = b[i / 2].q + 16 * (i % 2);
+    each_16(
+        c.q + 32 * i, [](VCodes v) HWY_ATTR { return look_up(kFp4Values, bits_of<0, 4>(v)); }, q);
+    each_16(
+        c.q + 32 * i + 16, [](VCodes v) HWY_ATTR { return look_up(kFp4Values, bits_of<4, 4>(v)); }, q);
+  }
 }
 
 // ---- blocks of 256

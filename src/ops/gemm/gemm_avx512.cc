@@ -315,7 +315,7 @@ void rows_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView&
 }
 
 template <typename Block, bool kInterleaved>
-constexpr RowsKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
+constexpr SkinnyKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
@@ -324,7 +324,7 @@ const TileKernel* bf16_tile_kernel() {
   return kernels_may_use(CpuIsa::kAvx512Bf16) ? &kTile : nullptr;
 }
 
-const RowsKernel* vnni_rows_kernel(DType weights) {
+const SkinnyKernel* vnni_rows_kernel(DType weights) {
   if (!kernels_may_use(CpuIsa::kAvx512Vnni)) return nullptr;
   switch (weights) {
     case DType::kQ8_0:
@@ -359,7 +359,7 @@ namespace mneme {
 const TileKernel* bf16_tile_kernel() {
   return nullptr;
 }
-const RowsKernel* vnni_rows_kernel(DType) {
+const SkinnyKernel* vnni_rows_kernel(DType) {
   return nullptr;
 }
 

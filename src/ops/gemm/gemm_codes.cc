@@ -31,7 +31,7 @@ constexpr std::int64_t kPrefetchBytes = 2048;
 
 // sum += n values of codes times x from value `at` on, without minima.
 template <typename Block>
-HWY_INLINE VSum add_levels(const Codes& c, const Int16Rows& x, std::int64_t at, std::int64_t n, VSum sum) {
+HWY_INLINE VSum add_levels(const Codes& c, const Int16Input& x, std::int64_t at, std::int64_t n, VSum sum) {
   constexpr std::int64_t kLanes = hn::MaxLanes(I16());
   const I16 d16;
   const I32 d32;
@@ -51,7 +51,7 @@ HWY_INLINE VSum add_levels(const Codes& c, const Int16Rows& x, std::int64_t at, 
 
 // sum += the minima of n values times the sums of x from value `at` on.
 template <typename Block>
-HWY_INLINE VSum add_minima(const Codes& c, const Int16Rows& x, std::int64_t at, std::int64_t n, VSum sum) {
+HWY_INLINE VSum add_minima(const Codes& c, const Int16Input& x, std::int64_t at, std::int64_t n, VSum sum) {
   const SumF32 df;
   if constexpr (kCodeGroup<Block> == kQuantBlock) {
     // x.sum is padded to a line; the minima of missing groups meet its zeros, and must not be NaN.
@@ -73,7 +73,7 @@ HWY_INLINE VSum add_minima(const Codes& c, const Int16Rows& x, std::int64_t at, 
 }
 
 template <typename Block, int kTokens>
-HWY_INLINE void dot_row(const Int16Rows* x, const Block* row, std::int64_t k, float* out, std::int64_t stride) {
+HWY_INLINE void dot_row(const Int16Input* x, const Block* row, std::int64_t k, float* out, std::int64_t stride) {
   const SumF32 df;
   VSum sum[kTokens];
   for (auto& v : sum) v = hn::Zero(df);
@@ -97,9 +97,9 @@ void codes_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView
   for (std::int64_t r = begin; r < end; ++r) {
     const auto* row = reinterpret_cast<const Block*>(w.row(r));
     for (std::int64_t i = 0; i < m; i += kMaxTokens) {
-      Int16Rows x[kMaxTokens];
+      Int16Input x[kMaxTokens];
       const std::int64_t n = std::min<std::int64_t>(kMaxTokens, m - i);
-      for (std::int64_t t = 0; t < n; ++t) x[t] = Int16Rows::of(prepared, i + t, k);
+      for (std::int64_t t = 0; t < n; ++t) x[t] = Int16Input::of(prepared, i + t, k);
       float* out = sums + i * stride + r - begin;
       switch (n) {
         case 1:
@@ -145,6 +145,8 @@ void CodesRows(const std::byte* prepared, std::int64_t m, const ConstTensorView&
       return codes_rows<BlockInt4>(prepared, m, w, begin, end, sums, stride);
     case DType::kInt8:
       return codes_rows<BlockInt8>(prepared, m, w, begin, end, sums, stride);
+    case DType::kNVFP4:
+      return codes_rows<BlockNVFP4>(prepared, m, w, begin, end, sums, stride);
     default:
       break;
   }
@@ -166,11 +168,11 @@ void codes_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView
   HWY_DYNAMIC_DISPATCH(CodesRows)(prepared, m, w, begin, end, sums, stride);
 }
 
-constexpr RowsKernel kCodesRows{int16_bytes, prepare_int16, codes_gemm};
+constexpr SkinnyKernel kCodesRows{int16_bytes, prepare_int16, codes_gemm};
 
 }  // namespace
 
-const RowsKernel& codes_rows_kernel() {
+const SkinnyKernel& codes_rows_kernel() {
   return kCodesRows;
 }
 

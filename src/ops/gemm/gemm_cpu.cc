@@ -37,6 +37,7 @@ std::size_t element_bytes(DType type) {
     case DType::kFp8:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
       return 4;
     case DType::kF16:
     case DType::kBF16:
@@ -195,9 +196,9 @@ std::int64_t many_rows_from(DType weights) {
 }
 
 // x in every format that some output needs.
-class PreparedRows {
+class PreparedInput {
  public:
-  explicit PreparedRows(const ConstTensorView& x) : x_(x) {
+  explicit PreparedInput(const ConstTensorView& x) : x_(x) {
     if (x.dtype() != DType::kF32) {
       const std::int64_t m = x.dim(0), k = x.dim(1);
       widened_.reserve(4 * m * k);
@@ -207,13 +208,13 @@ class PreparedRows {
   }
 
   struct Form {
-    const RowsKernel* kernel;
+    const SkinnyKernel* kernel;
     const std::byte* prepared;
   };
   Form form(DType weights) {
-    const RowsKernel* kernel = &rows_kernel(weights);
+    const SkinnyKernel* kernel = &rows_kernel(weights);
     if (is_quantised(weights)) {
-      const RowsKernel* vnni = vnni_rows_kernel(weights);
+      const SkinnyKernel* vnni = vnni_rows_kernel(weights);
       if (finite_ < 0) finite_ = all_finite(x_) ? 1 : 0;
       if (finite_ == 0)
         kernel = &exact_rows_kernel();
@@ -238,11 +239,11 @@ class PreparedRows {
   int n_forms_ = 0;
   int finite_ = -1;  // -1: unknown
 };
-thread_local Buffer PreparedRows::widened_;
-thread_local Buffer PreparedRows::buffers_[PreparedRows::kMaxForms];
+thread_local Buffer PreparedInput::widened_;
+thread_local Buffer PreparedInput::buffers_[PreparedInput::kMaxForms];
 
 // Rows [begin, end) of one output.
-void few_rows_part(const GemmOutput& o, const PreparedRows::Form& form, std::int64_t m, std::int64_t begin,
+void few_rows_part(const GemmOutput& o, const PreparedInput::Form& form, std::int64_t m, std::int64_t begin,
                    std::int64_t end) {
   float sums[kMaxFewRows * kMaxRowsGrain];
   form.kernel->gemm(form.prepared, m, o.w->view(), begin, end, sums, kMaxRowsGrain);
@@ -259,8 +260,8 @@ void few_rows_part(const GemmOutput& o, const PreparedRows::Form& form, std::int
 void few_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, ThreadPool& pool) {
   constexpr std::size_t kAtOnce = 8;
   for (; outputs.size() > kAtOnce; outputs = outputs.subspan(kAtOnce)) few_rows(x, outputs.first(kAtOnce), pool);
-  PreparedRows prepared(x);
-  std::array<PreparedRows::Form, kAtOnce> forms;
+  PreparedInput prepared(x);
+  std::array<PreparedInput::Form, kAtOnce> forms;
   std::array<std::int64_t, kAtOnce + 1> start{};  // first of each output among all rows
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {

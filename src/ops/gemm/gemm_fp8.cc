@@ -90,8 +90,8 @@ void fp8_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView& 
 }  // namespace
 
 // x as the kernels of f32 have it: one conversion serves both.
-const RowsKernel& fp8_rows_kernel() {
-  static const RowsKernel kernel{exact_rows_kernel().prepared_bytes, exact_rows_kernel().prepare, fp8_gemm};
+const SkinnyKernel& fp8_rows_kernel() {
+  static const SkinnyKernel kernel{exact_rows_kernel().prepared_bytes, exact_rows_kernel().prepare, fp8_gemm};
   return kernel;
 }
 

@@ -68,7 +68,7 @@ void write_tiles(const float* sums, int tile_tokens, const TileOutput& out);
 inline constexpr std::int64_t kMaxFewRows = 16;
 
 // Kernel for up to kMaxFewRows rows of x with one weight type; reads the weights once, at memory bandwidth.
-struct RowsKernel {
+struct SkinnyKernel {
   std::size_t (*prepared_bytes)(std::int64_t m, std::int64_t k);
   // Converts x to the kernel's format. Requires  x f32.
   void (*prepare)(const ConstTensorView& x, std::byte* prepared);
@@ -79,20 +79,20 @@ struct RowsKernel {
 
 // Kernel for a weight type, on every CPU. For quantised types x is rounded to 15 bits in blocks of 32 and must be
 // finite.
-const RowsKernel& rows_kernel(DType weights);
+const SkinnyKernel& rows_kernel(DType weights);
 // Its form for the types of codes-inl.h.
-const RowsKernel& codes_rows_kernel();
+const SkinnyKernel& codes_rows_kernel();
 // Its form for fp8.
-const RowsKernel& fp8_rows_kernel();
+const SkinnyKernel& fp8_rows_kernel();
 // Dequantises each row: slow, correct for any x.
-const RowsKernel& exact_rows_kernel();
+const SkinnyKernel& exact_rows_kernel();
 // VNNI kernel for quantised types; null where the CPU lacks it, and for types without one.
-const RowsKernel* vnni_rows_kernel(DType weights);
+const SkinnyKernel* vnni_rows_kernel(DType weights);
 // Its form for blocks of 256. Requires  a CPU that has it.
-const RowsKernel* vnni_super_block_kernel(DType weights);
+const SkinnyKernel* vnni_super_block_kernel(DType weights);
 // VNNI kernel for kBatchRows or more rows of x, where compute and not memory is the limit; null where the CPU
 // lacks it, and for blocks of 256.
 inline constexpr std::int64_t kBatchRows = 3;
-const RowsKernel* vnni_batch_kernel(DType weights);
+const SkinnyKernel* vnni_batch_kernel(DType weights);
 
 }  // namespace mneme

@@ -253,7 +253,7 @@ HWY_INLINE void read_scales(const Block* w, f16 Block::*field, std::int64_t n, f
 
 // sum[r][i] += the minima of n <= kScaleRun blocks of row r times the sums of x from block b on.
 template <int kRows, int kTokens, class D>
-HWY_INLINE void add_minima(D d, const Int16Rows* x, const BlockQ4_1* const* w, std::int64_t b, std::int64_t n,
+HWY_INLINE void add_minima(D d, const Int16Input* x, const BlockQ4_1* const* w, std::int64_t b, std::int64_t n,
                            hn::Vec<D> (*sum)[kTokens]) {
   HWY_ALIGN float minima[kScaleRun];
   for (int r = 0; r < kRows; ++r) {
@@ -266,8 +266,8 @@ HWY_INLINE void add_minima(D d, const Int16Rows* x, const BlockQ4_1* const* w, s
 
 // x and its dot products for quantised weights.
 struct BlockDots {
-  using X = Int16Rows;
-  static X x_of(const std::byte* prepared, std::int64_t i, std::int64_t k) { return Int16Rows::of(prepared, i, k); }
+  using X = Int16Input;
+  static X x_of(const std::byte* prepared, std::int64_t i, std::int64_t k) { return Int16Input::of(prepared, i, k); }
 
   template <int kRows, int kTokens, typename Block>
   static HWY_INLINE void dot(const X* x, const Block* const* w, std::int64_t k, float (*out)[kDotTokens]) {
@@ -386,19 +386,19 @@ void prepare_even_odd(const ConstTensorView& x, std::byte* prepared) {
     (prepared, m, w, begin, end, sums, stride);                                                                 \
   }
 
-constexpr RowsKernel kF32Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F32Rows)};
-constexpr RowsKernel kF16Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F16Rows)};
-constexpr RowsKernel kBF16Rows{even_odd_bytes, prepare_even_odd, MNEME_ROWS_PRODUCT(BF16Rows)};
-constexpr RowsKernel kQ8Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q8Rows)};
-constexpr RowsKernel kQ4Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q4Rows)};
-constexpr RowsKernel kQ41Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q41Rows)};
-constexpr RowsKernel kExactRows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(ExactRows)};
+constexpr SkinnyKernel kF32Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F32Rows)};
+constexpr SkinnyKernel kF16Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F16Rows)};
+constexpr SkinnyKernel kBF16Rows{even_odd_bytes, prepare_even_odd, MNEME_ROWS_PRODUCT(BF16Rows)};
+constexpr SkinnyKernel kQ8Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q8Rows)};
+constexpr SkinnyKernel kQ4Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q4Rows)};
+constexpr SkinnyKernel kQ41Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q41Rows)};
+constexpr SkinnyKernel kExactRows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(ExactRows)};
 
 #undef MNEME_ROWS_PRODUCT
 
 }  // namespace
 
-const RowsKernel& rows_kernel(DType weights) {
+const SkinnyKernel& rows_kernel(DType weights) {
   switch (weights) {
     case DType::kF32:
       return kF32Rows;
@@ -424,6 +424,7 @@ const RowsKernel& rows_kernel(DType weights) {
     case DType::kMXFP4:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
       return codes_rows_kernel();
     case DType::kFp8:
       return fp8_rows_kernel();
@@ -434,7 +435,7 @@ const RowsKernel& rows_kernel(DType weights) {
   MNEME_CHECK(false, "{} holds no weights", dtype_name(weights));
 }
 
-const RowsKernel& exact_rows_kernel() {
+const SkinnyKernel& exact_rows_kernel() {
   return kExactRows;
 }
 

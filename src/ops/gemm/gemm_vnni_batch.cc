@@ -268,12 +268,12 @@ void prepare_pairs(const ConstTensorView& x, std::byte* prepared) {
 }
 
 template <typename Block, bool kInterleaved>
-constexpr RowsKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
+constexpr SkinnyKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
 
-const RowsKernel* vnni_batch_kernel(DType weights) {
+const SkinnyKernel* vnni_batch_kernel(DType weights) {
   if (vnni_rows_kernel(weights) == nullptr) return nullptr;
   switch (weights) {
     case DType::kQ8_0:
@@ -297,7 +297,7 @@ const RowsKernel* vnni_batch_kernel(DType weights) {
 
 namespace mneme {
 
-const RowsKernel* vnni_batch_kernel(DType) {
+const SkinnyKernel* vnni_batch_kernel(DType) {
   return nullptr;
 }
 

@@ -281,12 +281,12 @@ void rows_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView&
 }
 
 template <typename Block>
-constexpr RowsKernel kKernel{vnni::pair_bytes<typename Reader<Block>::XPair>,
-                             vnni::prepare_pairs<typename Reader<Block>::XPair, false>, rows_gemm<Block>};
+constexpr SkinnyKernel kKernel{vnni::pair_bytes<typename Reader<Block>::XPair>,
+                               vnni::prepare_pairs<typename Reader<Block>::XPair, false>, rows_gemm<Block>};
 
 }  // namespace
 
-const RowsKernel* vnni_super_block_kernel(DType weights) {
+const SkinnyKernel* vnni_super_block_kernel(DType weights) {
   switch (weights) {
     case DType::kQ2_K:
       return &kKernel<BlockQ2_K>;

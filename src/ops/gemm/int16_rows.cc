@@ -7,16 +7,16 @@
 namespace mneme {
 
 std::size_t int16_bytes(std::int64_t m, std::int64_t k) {
-  return m * Int16Rows::row_bytes(k);
+  return m * Int16Input::row_bytes(k);
 }
 
 void prepare_int16(const ConstTensorView& x, std::byte* prepared) {
   const std::int64_t k = x.dim(1);
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
-    const Int16Rows row = Int16Rows::of(prepared, i, k);
+    const Int16Input row = Int16Input::of(prepared, i, k);
     auto* q = const_cast<std::int16_t*>(row.q);
     auto *scale = const_cast<float*>(row.scale), *sum = const_cast<float*>(row.sum);
-    std::memset(sum, 0, Int16Rows::scale_bytes(k));
+    std::memset(sum, 0, Int16Input::scale_bytes(k));
     for (std::int64_t b = 0; b < k / kQuantBlock; ++b) {
       const float* v = x.row_as<float>(i) + b * kQuantBlock;
       float largest = 0.0f;

@@ -184,6 +184,8 @@ HWY_INLINE void convert_row(D d, const std::byte* row, DType from, std::int64_t 
       return convert_codes<D, BlockInt4>(d, row, k, out);
     case DType::kInt8:
       return convert_codes<D, BlockInt8>(d, row, k, out);
+    case DType::kNVFP4:
+      return convert_codes<D, BlockNVFP4>(d, row, k, out);
     case DType::kI32:
     case DType::kU8:
       break;

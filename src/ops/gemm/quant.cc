@@ -14,6 +14,8 @@ template <typename Block>
 requires(sizeof(Block) > sizeof(BlockFp8)) constexpr std::int64_t kValues<Block> = kSuperBlock;
 template <>
 constexpr std::int64_t kValues<BlockFp8> = kFp8Block;
+template <>
+constexpr std::int64_t kValues<BlockNVFP4> = kNvfp4Block;
 
 template <typename Block>
 void quantise_row(const float* x, std::int64_t k, std::byte* y) {
@@ -76,6 +78,7 @@ void quantise_row_to(DType type, const float* x, std::int64_t k, std::byte* y) {
     case DType::kFp8:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
     case DType::kI32:
     case DType::kU8:
       break;
@@ -129,6 +132,8 @@ void dequantise_row(const ConstTensorView& w, std::int64_t r, float* y) {
       return dequantise_blocks<BlockInt4>(row, k, y);
     case DType::kInt8:
       return dequantise_blocks<BlockInt8>(row, k, y);
+    case DType::kNVFP4:
+      return dequantise_blocks<BlockNVFP4>(row, k, y);
     case DType::kI32:
     case DType::kU8:
       break;
@@ -148,6 +153,7 @@ bool can_quantise_to(DType type) {
     case DType::kFp8:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
     case DType::kI32:
     case DType::kU8:
       return false;

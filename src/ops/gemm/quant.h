@@ -63,13 +63,16 @@ constexpr float mxfp4_scale(std::uint8_t e) {
   return std::bit_cast<float>(e < 2 ? std::uint32_t{0x00200000} << e : (std::uint32_t{e} - 1) << 23);
 }
 
-// What quantised safetensors become (src/formats/safetensors/quantised.h); in no GGUF file.
+// What quantised safetensors (src/formats/safetensors/quantised.h) and type 40 of GGUF files (nvfp4) become.
 //
-//   fp8   d * e4m3(q[i]). Codes 0x7f and 0xff, which are NaN in e4m3, are 480 and -480 here: whoever makes a block that
-//         has one sets d to NaN.
-//   int4  scale * (N - zero point), N the nibble of value i in the order of q4_0. The upper 24 bits of `scale_and_zero`
-//         are those of an f32, which has bits to spare for any f16 or bf16; the lower 8 are the zero point.
-//   int8  d * q[i]
+//   fp8    d * e4m3(q[i]). Codes 0x7f and 0xff, which are NaN in e4m3, are 480 and -480 here: the maker of a block
+//          that has one sets d to NaN.
+//   int4   scale * (N - zero point), N the nibble of value i in the order of q4_0. The upper 24 bits of `scale_and_zero`
+//          are those of an f32, which has bits to spare for any f16 or bf16; the lower 8 are the zero point.
+//   int8   d * q[i]
+//   nvfp4  d / 2 * e4m3(s[i / 16]) * kFp4Values[N], N the nibble of value i % 32 in the order of q4_0, from
+//          q + 16 (i / 32) on. d is the same in all blocks of a row. No scale is a NaN of e4m3 (0x7f, 0xff).
+//          Kernels round d / 2 times the scale to f32, and that times the value.
 inline constexpr int kFp8Block = 64;
 struct BlockFp8 {
   float d;
@@ -86,6 +89,13 @@ struct BlockInt8 {
   std::int8_t q[kQuantBlock];
 };
 
+inline constexpr int kNvfp4Block = 64, kNvfp4Group = 16;
+struct BlockNVFP4 {
+  float d;
+  std::uint8_t s[kNvfp4Block / kNvfp4Group];
+  std::uint8_t q[kNvfp4Block / 2];
+};
+
 // A code of e4m3 times 2^-8, which is an f16 exactly.
 inline f16 fp8_as_f16(std::uint8_t code) {
   f16 half;
@@ -93,6 +103,11 @@ inline f16 fp8_as_f16(std::uint8_t code) {
   return half;
 }
 inline constexpr float kFp8OfF16 = 256.0f;
+
+// What multiplies kFp4Values in group g of a block of nvfp4.
+inline float nvfp4_scale(const BlockNVFP4& b, int g) {
+  return 0.5f * b.d * (kFp8OfF16 * static_cast<float>(fp8_as_f16(b.s[g])));
+}
 
 // Blocks of 256 values, whose scales are small integers themselves.
 //
@@ -175,6 +190,7 @@ static_assert(sizeof(BlockMXFP4) == 17 && alignof(BlockMXFP4) == 1);
 static_assert(sizeof(BlockFp8) == 68 && alignof(BlockFp8) == 4);
 static_assert(sizeof(BlockInt4) == 20 && alignof(BlockInt4) == 4);
 static_assert(sizeof(BlockInt8) == 36 && alignof(BlockInt8) == 4);
+static_assert(sizeof(BlockNVFP4) == 40 && alignof(BlockNVFP4) == 4);
 static_assert(sizeof(BlockQ2_K) == 84 && alignof(BlockQ2_K) == 2);
 static_assert(sizeof(BlockQ3_K) == 110 && alignof(BlockQ3_K) == 2);
 static_assert(sizeof(BlockQ4_K) == 144 && alignof(BlockQ4_K) == 2);

@@ -1,5 +1,5 @@
-// Pointwise operations between the GEMMs: embedding, RMSNorm, SwiGLU, attention sinks. `_ref` is the specification; `_cpu` splits rows
-// over the pool.
+// Pointwise operations between the GEMMs: embedding, RMSNorm, the gates of SwiGLU and GEGLU. `_ref` is the
+// specification; `_cpu` splits rows over the pool.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,15 @@ void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, con
 void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out);
 void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
                 const CpuContext& context);
+
+// out = gelu(gate) * up, gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); shapes as swiglu's.
+// Source  gelu_pytorch_tanh of transformers
+void geglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out);
+void geglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
+               const CpuContext& context);
+
+// x = cap tanh(x / cap), in place.   NaN: propagates.
+void soft_cap_cpu(std::span<float> x, float cap, const CpuContext& context);
 
 // out = (u + 1) g sigmoid(1.702 g) with g = min(gate, limit), u = min(max(up, -limit), limit).
 // gate, up [n, ffn] f32 (rows may be strided); out [n, ffn] f32.   NaN: propagates.

@@ -67,21 +67,60 @@ HWY_INLINE hn::Vec<D> silu_times(D d, hn::Vec<D> gate, hn::Vec<D> up) {
   return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), up);
 }
 
-template <typename Out>
-HWY_INLINE void swiglu(const float* gate, const float* up, std::int64_t n, Out* out) {
+// gelu(x) = x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form without its cancellation.
+template <class D>
+HWY_INLINE hn::Vec<D> gelu_times(D d, hn::Vec<D> gate, hn::Vec<D> up) {
+  const auto inner = hn::MulAdd(hn::Mul(gate, gate), hn::Set(d, -0.0713548162726f), hn::Set(d, -1.59576912160573f));
+  const auto e = hn::Exp(d, hn::Min(hn::Mul(gate, inner), hn::Set(d, 100.0f)));
+  return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), up);
+}
+
+template <bool kGelu, typename Out>
+HWY_INLINE void gated(const float* gate, const float* up, std::int64_t n, Out* out) {
   const F32 d;
+  const auto times = [](auto tag, auto g, auto u) HWY_ATTR {
+    if constexpr (kGelu)
+      return gelu_times(tag, g, u);
+    else
+      return silu_times(tag, g, u);
+  };
   const std::int64_t lanes = hn::Lanes(d);
   std::int64_t j = 0;
-  for (; j + lanes <= n; j += lanes) put(d, silu_times(d, hn::LoadU(d, gate + j), hn::LoadU(d, up + j)), out + j);
+  for (; j + lanes <= n; j += lanes) put(d, times(d, hn::LoadU(d, gate + j), hn::LoadU(d, up + j)), out + j);
   const hn::CappedTag<float, 1> one;
-  for (; j < n; ++j) out[j] = Out(hn::GetLane(silu_times(one, hn::Set(one, gate[j]), hn::Set(one, up[j]))));
+  for (; j < n; ++j) out[j] = Out(hn::GetLane(times(one, hn::Set(one, gate[j]), hn::Set(one, up[j]))));
 }
 
 void SwigluToF32(const float* gate, const float* up, std::int64_t n, float* out) {
-  swiglu(gate, up, n, out);
+  gated<false>(gate, up, n, out);
 }
 void SwigluToBF16(const float* gate, const float* up, std::int64_t n, bf16* out) {
-  swiglu(gate, up, n, out);
+  gated<false>(gate, up, n, out);
+}
+void GegluToF32(const float* gate, const float* up, std::int64_t n, float* out) {
+  gated<true>(gate, up, n, out);
+}
+void GegluToBF16(const float* gate, const float* up, std::int64_t n, bf16* out) {
+  gated<true>(gate, up, n, out);
+}
+
+// tanh(y) = 1 - 2 / (1 + e^(2y)): 2^-24 of the cap at worst.
+template <class D>
+HWY_INLINE hn::Vec<D> soft_capped(D d, hn::Vec<D> x, float cap) {
+  const auto two = hn::Mul(x, hn::Set(d, 2.0f / cap));
+  const auto e = hn::Exp(d, hn::Min(two, hn::Set(d, 80.0f)));
+  const auto one = hn::Set(d, 1.0f);
+  const auto y = hn::Mul(hn::Set(d, cap), hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(one, e))));
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
+void SoftCap(float* x, std::int64_t n, float cap) {
+  const F32 d;
+  const std::int64_t lanes = hn::Lanes(d);
+  std::int64_t j = 0;
+  for (; j + lanes <= n; j += lanes) hn::StoreU(soft_capped(d, hn::LoadU(d, x + j), cap), d, x + j);
+  const hn::CappedTag<float, 1> one;
+  for (; j < n; ++j) x[j] = hn::GetLane(soft_capped(one, hn::Set(one, x[j]), cap));
 }
 
 // (up + 1) gate sigmoid(1.702 gate), gate and up cut off.
@@ -124,6 +163,9 @@ HWY_EXPORT(NormaliseToF32);
 HWY_EXPORT(NormaliseToBF16);
 HWY_EXPORT(SwigluToF32);
 HWY_EXPORT(SwigluToBF16);
+HWY_EXPORT(GegluToF32);
+HWY_EXPORT(GegluToBF16);
+HWY_EXPORT(SoftCap);
 HWY_EXPORT(ClampedSwiglu);
 HWY_EXPORT(EmbedRow);
 
@@ -136,6 +178,25 @@ void for_rows(std::int64_t n, std::int64_t width, const CpuContext& context, con
   if (n * width <= kValuesAlone) return fn(0, n);
   const std::int64_t grain = std::max<std::int64_t>(kValuesAlone / 2 / std::max<std::int64_t>(width, 1), 1);
   context.pool->parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });
+}
+
+// out = gate function of `gate` times `up`, by the kernel of out's type.
+template <typename Out>
+using GatedKernel = void (*)(const float* gate, const float* up, std::int64_t n, Out* out);
+void gated_rows(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
+                const CpuContext& context, GatedKernel<float> to_f32, GatedKernel<bf16> to_bf16) {
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, out.dtype(), {n, ffn});
+  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i) {
+      const float *g = gate.row_as<float>(i), *u = up.row_as<float>(i);
+      if (out.dtype() == DType::kBF16)
+        to_bf16(g, u, ffn, out.row_as<bf16>(i));
+      else
+        to_f32(g, u, ffn, out.row_as<float>(i));
+    }
+  });
 }
 
 }  // namespace
@@ -172,17 +233,17 @@ void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, con
 
 void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
                 const CpuContext& context) {
-  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
-  expect_shape("up", up, DType::kF32, {n, ffn});
-  expect_shape("out", out, out.dtype(), {n, ffn});
-  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i) {
-      const float *g = gate.row_as<float>(i), *u = up.row_as<float>(i);
-      if (out.dtype() == DType::kBF16)
-        HWY_DYNAMIC_DISPATCH(SwigluToBF16)(g, u, ffn, out.row_as<bf16>(i));
-      else
-        HWY_DYNAMIC_DISPATCH(SwigluToF32)(g, u, ffn, out.row_as<float>(i));
-    }
+  gated_rows(gate, up, out, context, HWY_DYNAMIC_DISPATCH(SwigluToF32), HWY_DYNAMIC_DISPATCH(SwigluToBF16));
+}
+
+void geglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
+               const CpuContext& context) {
+  gated_rows(gate, up, out, context, HWY_DYNAMIC_DISPATCH(GegluToF32), HWY_DYNAMIC_DISPATCH(GegluToBF16));
+}
+
+void soft_cap_cpu(std::span<float> x, float cap, const CpuContext& context) {
+  for_rows(std::ssize(x), 1, context, [&](std::int64_t i, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(SoftCap)(x.data() + i, end - i, cap);
   });
 }
 

@@ -130,7 +130,8 @@ __device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
 }
 
 __global__ void __launch_bounds__(kReadThreads)
-    read_peer_rows_kernel(const __grid_constant__ PeerRows peers, std::int64_t quads, float4* residual, float4* out) {
+    read_peer_rows_kernel(const __grid_constant__ PeerExchange peers, std::int64_t quads, float4* residual,
+                          float4* out) {
   grid_dependency_wait();
   const int other = 1 - peers.rank;
   std::uint32_t epoch = 0;
@@ -212,7 +213,7 @@ void sum_over_peers_cuda(const PeerBuffers& peers, int ranks, const float* mine,
                    context);
 }
 
-void read_peer_rows_cuda(const PeerRows& peers, float* residual, float* out, std::int64_t n,
+void read_peer_rows_cuda(const PeerExchange& peers, float* residual, float* out, std::int64_t n,
                          const CudaContext& context) {
   launch(context, "read_peer_rows", read_peer_rows_kernel, dim3(kPeerReaders), dim3(kReadThreads), 0, peers, n / 4,
          reinterpret_cast<float4*>(residual), reinterpret_cast<float4*>(out));

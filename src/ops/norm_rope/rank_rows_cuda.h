@@ -37,7 +37,7 @@ void sum_over_peers_cuda(const PeerBuffers& peers, int ranks, const float* mine,
 //
 // Requires  two ranks; n a multiple of 4, of which both have as many. Both make the same calls.
 // Async     as above.
-void read_peer_rows_cuda(const PeerRows& peers, float* residual, float* out, std::int64_t n,
+void read_peer_rows_cuda(const PeerExchange& peers, float* residual, float* out, std::int64_t n,
                          const CudaContext& context);
 
 // logits [n, vocab] f32 from parts [ranks, n, part] f32: columns [r * part, (r + 1) * part) are those of rank r, as far

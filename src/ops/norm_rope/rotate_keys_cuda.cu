@@ -25,7 +25,7 @@ __device__ __forceinline__ void rotate_codes(const RotateKeysCuda& p, const floa
     x[i] = widen(narrow<__nv_bfloat16>(u * rotation[i].x - v * rotation[i].y));
     y[i] = widen(narrow<__nv_bfloat16>(v * rotation[i].x + u * rotation[i].y));
   }
-  CodeRow<kMaxPairs>{p.from.codes, d, false, p.neighbours, x, y}.write(to, nullptr);
+  CodePairs<kMaxPairs>{p.from.codes, d, false, p.neighbours, x, y}.write(to, nullptr);
   for (int i = lane; i < d / 8; i += kWarp)
     reinterpret_cast<uint2*>(to + d)[i] = reinterpret_cast<const uint2*>(from + d)[i];
   if (lane == 0) reinterpret_cast<float*>(to + 2 * d)[1] = reinterpret_cast<const float*>(from + 2 * d)[1];

@@ -24,7 +24,7 @@ struct Shared {
   int bin, in_bin, n_list, token;
 };
 
-struct Row {
+struct Logits {
   const float* logits;
   int vocab;
   float max, temperature;  // max: 0 where it is infinite
@@ -60,7 +60,7 @@ __device__ __forceinline__ float value_of(std::uint64_t order) {
 
 // Calls f(logit, id) for the whole row.
 template <typename F>
-__device__ __forceinline__ void for_row(const Row& row, F&& f) {
+__device__ __forceinline__ void for_row(const Logits& row, F&& f) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < row.vocab; i += kThreads) f(row.at(i), i);
 }
@@ -133,7 +133,7 @@ struct Bucket {
   std::uint64_t prefix = 0;
   int shift = 64;
 
-  __device__ __forceinline__ bool has(const Row& row, float v, int i) const {
+  __device__ __forceinline__ bool has(const Logits& row, float v, int i) const {
     const std::uint64_t at = order(v, i);
     return row.bin(v) == bin && at >= least && (shift == 64 || at >> shift == prefix);
   }
@@ -141,7 +141,7 @@ struct Bucket {
 
 // Radix selection by the digits of order(), until the bucket's tokens fit s.list: many have nearly equal logits.
 template <typename Measure>
-__device__ __forceinline__ void narrow(Shared& s, const Row& row, std::uint64_t wanted, Measure&& measure,
+__device__ __forceinline__ void narrow(Shared& s, const Logits& row, std::uint64_t wanted, Measure&& measure,
                                        Bucket& bucket) {
   while (s.in_bin > kList) {
     const int next = max(bucket.shift - kDigitBits, 0), digits = 1 << (bucket.shift - next);
@@ -162,7 +162,7 @@ __device__ __forceinline__ void narrow(Shared& s, const Row& row, std::uint64_t 
 }
 
 // Lists the bucket's tokens in s.list, in descending order; returns their number.
-__device__ __forceinline__ int list_bucket(Shared& s, const Row& row, const Bucket& bucket) {
+__device__ __forceinline__ int list_bucket(Shared& s, const Logits& row, const Bucket& bucket) {
   for_row(row, [&](float v, int i) {
     if (bucket.has(row, v, i)) s.list[atomicAdd(&s.n_list, 1)] = order(v, i);
   });
@@ -198,7 +198,7 @@ __device__ __forceinline__ std::uint64_t cut_of_list(Shared& s, int n, std::uint
 // Among tokens from `least` on, in descending order, finds the one at which the sum of `measure` reaches target(total):
 // returns its order().   measure(logit): at least 1 in total
 template <typename Measure, typename Target>
-__device__ __forceinline__ std::uint64_t find_cut(Shared& s, const Row& row, std::uint64_t least, Measure&& measure,
+__device__ __forceinline__ std::uint64_t find_cut(Shared& s, const Logits& row, std::uint64_t least, Measure&& measure,
                                                   Target&& target) {
   if (threadIdx.x == 0) s.reached = 0, s.n_list = 0;
   clear_bins(s, kBins);
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
   const int best = token[blockIdx.x], tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const float best_logprob = logprob[blockIdx.x];
   if (best_logprob == -INFINITY) return;
-  Row row{logits + static_cast<std::int64_t>(blockIdx.x) * vocab, vocab, 0, rule.temperature, false};
+  Logits row{logits + static_cast<std::int64_t>(blockIdx.x) * vocab, vocab, 0, rule.temperature, false};
   const float largest = row.logits[best];
   row.infinite = largest == INFINITY;
   row.max = row.infinite ? 0.0f : largest;
@@ -293,7 +293,21 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n_ids) logits[static_cast<std::int64_t>(blockIdx.y) * vocab + ids[i]] = -INFINITY;
 }
 
+__global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* logits, float cap, std::int64_t total) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < total) logits[at] = cap * tanhf(logits[at] / cap);
+}
+
 }  // namespace
+
+void soft_cap_cuda(float* logits, float cap, std::int32_t n, std::int32_t vocab, const CudaContext& context) {
+  const std::int64_t total = std::int64_t{n} * vocab;
+  if (total == 0) return;
+  launch(context, "soft_cap", soft_cap_kernel, dim3(static_cast<unsigned>((total + kThreads - 1) / kThreads)),
+         dim3(kThreads), 0, logits, cap, total);
+}
 
 void forbid_tokens_cuda(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t n, std::int32_t vocab,
                         const CudaContext& context) {

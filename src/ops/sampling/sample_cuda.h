@@ -35,4 +35,11 @@ void sample_cuda(const float* logits, const SamplingRule* rules, std::int32_t n,
 void forbid_tokens_cuda(float* logits, const std::int32_t* ids, std::int32_t n_ids, std::int32_t n, std::int32_t vocab,
                         const CudaContext& context);
 
+// logits = cap tanh(logits / cap), in place.
+//
+//   logits [n, vocab] f32
+//
+// Async     enqueues.
+void soft_cap_cuda(float* logits, float cap, std::int32_t n, std::int32_t vocab, const CudaContext& context);
+
 }  // namespace mneme

@@ -62,7 +62,7 @@ struct TokenDigits {
   std::uint32_t of[kN][kSteps][4];
 
   // Loads tokens first .. first + 15, zeros beyond n.
-  __device__ __forceinline__ void load(const Args& p, int head, int first) {
+  __device__ __forceinline__ void load(const KmeansArgs& p, int head, int first) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void compare_distance(const TokenDigits<kDim, 1>& x, 
 
 template <int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDistance ? 4 : 3)
-    assign_kernel(Args p, int iteration) {
+    assign_kernel(KmeansArgs p, int iteration) {
   constexpr int kN = kPlanes<kMetric>;
   constexpr int kPlaneBytes = kTile * kDim, kStage = kN * kPlaneBytes;
   constexpr int kPieces = kDim / 16;
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
 
 // ---- launches
 
-Args sizes_of(int n, int head_dim, int n_clusters) {
-  Args a{};
+KmeansArgs sizes_of(int n, int head_dim, int n_clusters) {
+  KmeansArgs a{};
   a.n = n, a.dim = head_dim, a.n_clusters = n_clusters;
   a.padded = (n_clusters + kTile - 1) / kTile * kTile;
   a.n_pieces = (n + kKmeansPiece - 1) / kKmeansPiece;
@@ -224,7 +224,7 @@ Args sizes_of(int n, int head_dim, int n_clusters) {
 }
 
 // The arrays in scratch memory.
-ArenaLayout arrays_of(Args& a, int heads) {
+ArenaLayout arrays_of(KmeansArgs& a, int heads) {
   const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
              d = static_cast<std::size_t>(list_dim(a.dim)), c = static_cast<std::size_t>(a.padded),
              pieces = static_cast<std::size_t>(a.n_pieces);
@@ -243,7 +243,7 @@ ArenaLayout arrays_of(Args& a, int heads) {
 }
 
 template <typename T, int kDim, KmeansMetric kMetric>
-void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
+void run(const KmeansCuda& k, const KmeansArgs& a, const CudaContext& context) {
   constexpr std::size_t kAssignBytes = kStages * kPlanes<kMetric> * kTile * kDim;
   const auto grid = [&](int items, int each) { return grid_of((items + each - 1) / each, k.n_heads); };
   const dim3 pieces = grid(a.n_pieces, kPieceThreads / kPieceLanes<kDim>);
@@ -260,7 +260,7 @@ void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 }
 
 template <typename T>
-void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
+void run_as(const KmeansCuda& k, const KmeansArgs& a, const CudaContext& context) {
   const bool distance = k.metric == KmeansMetric::kDistance;
   with_list_dim(k.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     distance ? run<T, kDim, KmeansMetric::kDistance>(k, a, context)
@@ -271,12 +271,12 @@ void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 }  // namespace
 
 std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters) {
-  Args a = sizes_of(n, head_dim, n_clusters);
+  KmeansArgs a = sizes_of(n, head_dim, n_clusters);
   return arrays_of(a, n_heads).total();
 }
 
 void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
-  Args a = sizes_of(k.n, k.head_dim, k.n_clusters);
+  KmeansArgs a = sizes_of(k.n, k.head_dim, k.n_clusters);
   a.keys = reinterpret_cast<const std::uint16_t*>(k.keys);
   a.cluster = k.cluster;
   a.iterations = k.iterations;

@@ -16,7 +16,7 @@ constexpr int kPieceThreads = 128;  // threads of a block that sums pieces
 constexpr int kRoundTokens = 32;    // tokens of a warp that rounds
 constexpr int kMaxPlanes = 2;
 
-struct Args {
+struct KmeansArgs {
   const std::uint16_t* keys;
   std::uint8_t *x, *planes;    // [heads][digits][n][D], [heads][digits][padded][D]: digits of tokens and centroids
   std::int32_t* bias;          // [heads][padded]
@@ -36,7 +36,7 @@ constexpr int kPieceLanes = kDim / 8;
 
 // Mean of all keys, by the whole block.
 template <int kDim>
-__device__ __forceinline__ void load_mean(const Args& p, int head, float (&mean)[kDim]) {
+__device__ __forceinline__ void load_mean(const KmeansArgs& p, int head, float (&mean)[kDim]) {
   for (int c = threadIdx.x; c < kDim; c += blockDim.x) {
     float sum = 0, n = 0;
 #pragma unroll 16
@@ -65,7 +65,7 @@ struct PieceSum {
 
 // Sums over pieces, of keys, then of keys minus the mean. Keys with a NaN or an infinity are left out.
 template <typename T, int kDim, bool kSpread>
-__global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
+__global__ void __launch_bounds__(kPieceThreads) pieces_kernel(KmeansArgs p) {
   constexpr int kLanes = kPieceLanes<kDim>, kAtOnce = 16;
   static_assert(kKmeansPiece % kAtOnce == 0);
   __shared__ float mean_of[kDim];
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
 }
 
 // s of kmeans.h. Called by a whole warp.
-__device__ __forceinline__ float distance_scale(const Args& p, int head) {
+__device__ __forceinline__ float distance_scale(const KmeansArgs& p, int head) {
   float total = 0, most = 0;
   for (int base = 0; base < p.n_pieces; base += kWarp) {
     const int i = base + static_cast<int>(threadIdx.x) % kWarp;
@@ -183,11 +183,11 @@ struct Digits {
 
 // Token t's row in the first plane.
 template <int kDim, int kN>
-__device__ __forceinline__ std::uint8_t* token_digits(const Args& p, int head, int t) {
+__device__ __forceinline__ std::uint8_t* token_digits(const KmeansArgs& p, int head, int t) {
   return p.x + (static_cast<std::int64_t>(head) * kN * p.n + t) * kDim;
 }
 template <int kDim>
-__device__ __forceinline__ std::int64_t token_plane(const Args& p) {
+__device__ __forceinline__ std::int64_t token_plane(const KmeansArgs& p) {
   return static_cast<std::int64_t>(p.n) * kDim;
 }
 
@@ -197,7 +197,7 @@ constexpr int kNever = kMetric == KmeansMetric::kDistance ? -(1 << 26) : INT_MIN
 
 // Writes a centroid in all its forms, by a whole warp. Padding centroids are never the best.
 template <int kDim, KmeansMetric kMetric>
-__device__ __forceinline__ void put_centroid(const Args& p, int head, int c, const int (&v)[kEach<kDim>]) {
+__device__ __forceinline__ void put_centroid(const KmeansArgs& p, int head, int c, const int (&v)[kEach<kDim>]) {
   constexpr int kN = kPlanes<kMetric>;
   Digits<kDim, kN> digits;
   digits.set(v);
@@ -251,7 +251,7 @@ __device__ __forceinline__ void round_key(float (&y)[kEach<kDim>], float scale, 
 
 // Initial centroids from tokens first .. last - 1. Called by a whole warp, after its own stores of these tokens.
 template <int kDim, KmeansMetric kMetric>
-__device__ __forceinline__ void start_centroids(const Args& p, int head, int first, int last) {
+__device__ __forceinline__ void start_centroids(const KmeansArgs& p, int head, int first, int last) {
   constexpr int kN = kPlanes<kMetric>;
   for (int c = (first * p.n_clusters + p.n - 1) / p.n; c < p.n_clusters; ++c) {
     const int t = c * p.n / p.n_clusters;
@@ -267,11 +267,11 @@ __device__ __forceinline__ void start_centroids(const Args& p, int head, int fir
 
 // Every x, the initial centroids, and empty clusters.
 template <typename T, int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) round_kernel(KmeansArgs p) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8;
   static_assert(kMaxKmeansTokens <= 1 << 15);  // a token's index times the number of clusters
-  using Row = std::conditional_t<kN == 8, uint4, std::conditional_t<kN == 4, uint2, std::uint32_t>>;
-  static_assert(sizeof(Row) == kN * sizeof(std::uint16_t));
+  using Words = std::conditional_t<kN == 8, uint4, std::conditional_t<kN == 4, uint2, std::uint32_t>>;
+  static_assert(sizeof(Words) == kN * sizeof(std::uint16_t));
   __shared__ float mean_of[kDim];
   const int head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = (blockIdx.x * kWarps + warp) * kRoundTokens, last = min(p.n, first + kRoundTokens);
@@ -287,10 +287,10 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   }
   const auto* keys = p.keys + static_cast<std::int64_t>(head) * p.n * kDim;
   for (int base = first; base < last; base += kAtOnce) {
-    Row rows[kAtOnce];
+    Words rows[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
-      rows[k] = reinterpret_cast<const Row*>(keys + static_cast<std::int64_t>(min(base + k, last - 1)) * kDim)[lane];
+      rows[k] = reinterpret_cast<const Words*>(keys + static_cast<std::int64_t>(min(base + k, last - 1)) * kDim)[lane];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (base + k >= last) break;

@@ -9,7 +9,7 @@ namespace mneme::cuda::kmeans {
 // none. Integer sums are independent of order, so they never need to be recomputed. Adjacent tokens of one cluster are
 // combined: otherwise equal keys would serialise on one address.
 template <int kDim, KmeansMetric kMetric>
-__device__ __forceinline__ void move_tokens(const Args& p, int head, int first, int c, int sign) {
+__device__ __forceinline__ void move_tokens(const KmeansArgs& p, int head, int first, int c, int sign) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8, kDigits = kPlanes<kMetric>;
   const int lane = threadIdx.x % kWarp;
   int sum[kN] = {}, size = 0, to = -1;
@@ -44,13 +44,13 @@ __device__ __forceinline__ void move_tokens(const Args& p, int head, int first, 
 }
 
 // Whether an iteration changed a cluster of the head. After one that did not, the result is final.
-__device__ __forceinline__ bool changed(const Args& p, int head, int iteration) {
+__device__ __forceinline__ bool changed(const KmeansArgs& p, int head, int iteration) {
   return p.moved[2 * head + iteration % 2] == iteration;
 }
 
 // Recomputes each centroid from its sum, one warp per centroid.
 template <int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kThreads) update_kernel(Args p, int iteration) {
+__global__ void __launch_bounds__(kThreads) update_kernel(KmeansArgs p, int iteration) {
   constexpr int kN = kEach<kDim>;
   const int head = blockIdx.y, c = blockIdx.x * kWarps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (c >= p.n_clusters || !changed(p, head, iteration)) return;

@@ -44,24 +44,25 @@ struct Mean {
   float sum[kEach] = {};
   int n = 0;
   using E = ReadAs<T>;
-  struct alignas(kEach * 2) Row {
+  struct alignas(kEach * 2) Channels {
     E v[kEach];
   };
   // dim: channels of the key, a multiple of kEach; the others are zeros.
-  static __device__ __forceinline__ Row load(const std::byte* key, int dim = kDim, KvCodes codes = KvCodes::kNone) {
+  static __device__ __forceinline__ Channels load(const std::byte* key, int dim = kDim,
+                                                  KvCodes codes = KvCodes::kNone) {
     const int lane = threadIdx.x % kWarp;
     if constexpr (std::is_same_v<T, EightBit>) {
-      Row row{};
+      Channels row{};
       const KvRow<T> from(key, dim, codes);
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
         if (lane * kEach < dim) row.v[i] = from[lane * kEach + i];
       return row;
     } else {
-      return lane * kEach < dim ? reinterpret_cast<const Row*>(key)[lane] : Row{};
+      return lane * kEach < dim ? reinterpret_cast<const Channels*>(key)[lane] : Channels{};
     }
   }
-  __device__ __forceinline__ void take(const Row& row) {
+  __device__ __forceinline__ void take(const Channels& row) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) sum[i] += widen(row.v[i]);
     ++n;
@@ -143,9 +144,9 @@ constexpr int kMembersAtOnce = kWarp;
 
 // Calls rows(tokens, count) for the tokens of cluster c, ascending, kMembersAtOnce at a time and the rest at the end.
 // Called by a whole warp; `found` [2 * kWarp] is its own.
-template <typename Rows>
+template <typename KeyOf>
 __device__ __forceinline__ void for_members(const std::uint16_t* cluster, int n, int c, std::uint16_t* found,
-                                            Rows&& rows) {
+                                            KeyOf&& rows) {
   const int lane = threadIdx.x % kWarp;
   const auto load = [&](int t) { return t < n ? cluster[t] : -1; };
   int n_found = 0, next = load(lane);
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
   } else {
     const std::uint16_t* cluster = p.a.cluster + static_cast<std::int64_t>(kv_head) * n;
     for_members(cluster, n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
-      typename Mean<T, kDim>::Row rows[kMembersAtOnce];
+      typename Mean<T, kDim>::Channels rows[kMembersAtOnce];
 #pragma unroll
       for (int k = 0; k < kMembersAtOnce; ++k)
         rows[k] = mean.load(keys + static_cast<std::int64_t>(tokens[min(k, count - 1)]) * kDim * 2);
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
     const auto key = [&](int token) { return token_at(p.keys, g.of.key_layer, g.of.key_slot, kv_head, token); };
     Mean<T, kDim> mean;
     for (int base = g.begin; base < g.end; base += kAtOnce) {
-      typename Mean<T, kDim>::Row rows[kAtOnce];
+      typename Mean<T, kDim>::Channels rows[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)), p.s.head_dim, p.s.codes);
 #pragma unroll

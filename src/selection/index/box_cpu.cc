@@ -46,7 +46,7 @@ struct Weights {
 constexpr std::size_t kPrefetch = 8;
 
 // Destination: row i of head h goes to scores[h * score_stride + i].
-struct RowScores {
+struct ScoreTarget {
   float* scores = nullptr;
   std::int64_t score_stride = 0;
 };
@@ -114,7 +114,7 @@ inline constexpr int kHeadsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 // Scores of rows[0..3] at columns [at, at + n), n <= 4.
 template <class D, class Load>
 HWY_INLINE void score_rows(D d, const std::byte* const* rows, const Weights& weights, Load load, std::int64_t at, int n,
-                           const RowScores& out) {
+                           const ScoreTarget& out) {
   for (std::int32_t h = 0; h < weights.heads; h += kHeadsAtOnce) {
     HWY_ALIGN float sums[kHeadsAtOnce * kRows];
     const float* w = weights.w + h * weights.length;
@@ -136,7 +136,7 @@ HWY_INLINE void prefetch_row(const std::byte* row, std::size_t length) {
 
 template <class D, class Load>
 HWY_INLINE void score_runs(D d, std::span<const KvRun> runs, std::size_t row_bytes, const Weights& weights, Load load,
-                           const RowScores& out) {
+                           const ScoreTarget& out) {
   const std::byte* rows[kRows];
   int n = 0;
   std::int64_t at = 0;
@@ -166,7 +166,7 @@ HWY_INLINE void score_runs(D d, std::span<const KvRun> runs, std::size_t row_byt
 // Full vectors where they divide D, 8 lanes otherwise.
 template <class Load>
 HWY_INLINE void score_any(std::span<const KvRun> runs, std::size_t row_bytes, const Weights& weights, Load load,
-                          const RowScores& out) {
+                          const ScoreTarget& out) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 8> d8;
   if (weights.length % hn::Lanes(d) == 0)
@@ -176,7 +176,7 @@ HWY_INLINE void score_any(std::span<const KvRun> runs, std::size_t row_bytes, co
 }
 
 void score(std::span<const KvRun> runs, std::size_t row_bytes, const Weights& weights, DType dtype,
-           const RowScores& out) {
+           const ScoreTarget& out) {
   if (dtype == DType::kBF16)
     score_any(runs, row_bytes, weights, LoadBf16(), out);
   else

@@ -40,7 +40,7 @@ struct GroupWeights {
 };
 
 // Nibbles of a group: four channels' at words + c / 4 * stride.
-struct NibbleRows {
+struct GroupNibbles {
   const std::byte* words = nullptr;
   std::size_t stride = 0;
   std::size_t dim = 0;
@@ -90,7 +90,7 @@ HWY_INLINE hn::Vec<Floats> add_where(hn::Mask<Floats> mask, hn::Vec<Floats> sum,
 // Scores of kVectors vectors of tokens, starting at token `first`, for kHeads heads; kParts partial sums by channel mod
 // kParts.
 template <int kHeads, int kParts>
-HWY_INLINE void scan_nibbles(const NibbleRows& rows, std::size_t first, const float* w, const float* base,
+HWY_INLINE void scan_nibbles(const GroupNibbles& rows, std::size_t first, const float* w, const float* base,
                              float* scores, std::int64_t score_stride) {
   const Floats d;
   const Words du;
@@ -138,7 +138,7 @@ void scan(const float* q, const AttentionShape& shape, const std::byte* groups, 
   for (std::int64_t i = 0; i < n_groups; ++i) {
     const std::byte* group = groups + i * bytes;
     weigh(q, shape.group, dim, group, weights);
-    const NibbleRows rows{group + 4 * dim, static_cast<std::size_t>(g) / 2, dim};
+    const GroupNibbles rows{group + 4 * dim, static_cast<std::size_t>(g) / 2, dim};
     for (std::size_t t = 0; t < static_cast<std::size_t>(g); t += step) {
       float* at = scores + i * g + static_cast<std::int64_t>(t);
       for (std::int32_t h = 0; h < shape.group; h += kHeadsAtOnce) {

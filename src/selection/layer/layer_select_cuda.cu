@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_kernel(ScoreArgs p) {
   grid_dependency_wait();
   int first_probe = blockIdx.y * kTiles * kTileProbes, count = min(kTiles * kTileProbes, p.n - first_probe);
   if constexpr (kRows) {
-    const RowOfSlots r = row_at(p.cache, p.rows, blockIdx.y);
+    const SlotRow r = row_at(p.cache, p.rows, blockIdx.y);
     if (!r.sparse) return;
     const PageRegion region = page_region(r.plan, r.length);
     p.seq_slot = r.seq_slot, p.first = region.first, p.n_candidates = region.last - region.first;
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p)
   launch_dependents();
   grid_dependency_wait();
   const int row = blockIdx.x, tid = threadIdx.x;
-  const RowOfSlots r = row_at(p.s, p.c.rows, row);
+  const SlotRow r = row_at(p.s, p.c.rows, row);
   if (r.seq_slot < 0) return;
   const LayerCut cut = p.c.cuts[r.seq_slot];
   double* theta_out = p.c.thetas + static_cast<std::int64_t>(r.seq_slot) * p.s.n_layers + p.layer;

@@ -22,7 +22,7 @@ HWY_INLINE void each_vector(std::int64_t begin, std::int64_t end, const F& f) {
   for (; c < end; ++c) f(one, c);
 }
 
-void Moments(const RowBlock& rows, float* mean, float* m2) {
+void Moments(const ChannelBlock& rows, float* mean, float* m2) {
   const float inverse = 1.0f / static_cast<float>(rows.n);
   each_vector(rows.begin, rows.end, [&](auto d, std::int64_t c) HWY_ATTR {
     const float* x = rows.x + c;
@@ -50,7 +50,7 @@ void Moments(const RowBlock& rows, float* mean, float* m2) {
   });
 }
 
-void Bias(const RowBlock& rows, const float* centre, const float* weight, float* bias) {
+void Bias(const ChannelBlock& rows, const float* centre, const float* weight, float* bias) {
   const hn::ScalableTag<float> d;
   const std::int64_t lanes = hn::Lanes(d);
   for (std::int64_t i = 0; i < rows.n; ++i) {
@@ -69,7 +69,7 @@ void Bias(const RowBlock& rows, const float* centre, const float* weight, float*
   }
 }
 
-void Sum(const RowBlock& rows, const float* weight, float* sum) {
+void Sum(const ChannelBlock& rows, const float* weight, float* sum) {
   each_vector(rows.begin, rows.end, [&](auto d, std::int64_t c) HWY_ATTR {
     auto even = hn::Zero(d), odd = even;
     std::int64_t i = 0;
@@ -95,13 +95,13 @@ HWY_EXPORT(Bias);
 HWY_EXPORT(Sum);
 }  // namespace
 
-void row_moments_cpu(const RowBlock& rows, float* mean, float* m2) {
+void row_moments_cpu(const ChannelBlock& rows, float* mean, float* m2) {
   HWY_DYNAMIC_DISPATCH(Moments)(rows, mean, m2);
 }
-void row_bias_cpu(const RowBlock& rows, const float* centre, const float* weight, float* bias) {
+void row_bias_cpu(const ChannelBlock& rows, const float* centre, const float* weight, float* bias) {
   HWY_DYNAMIC_DISPATCH(Bias)(rows, centre, weight, bias);
 }
-void row_sum_cpu(const RowBlock& rows, const float* weight, float* sum) {
+void row_sum_cpu(const ChannelBlock& rows, const float* weight, float* sum) {
   HWY_DYNAMIC_DISPATCH(Sum)(rows, weight, sum);
 }
 

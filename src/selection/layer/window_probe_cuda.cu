@@ -15,13 +15,13 @@ int blocks_of(int n, int each) {
   return (n + each - 1) / each;
 }
 
-struct Args : WindowProbes {
+struct ProbeArgs : WindowProbes {
   int width;                       // heads * D
   float *window_mean, *window_m2;  // [windows, width]; after the merge: of all rows up to it, mean and variance
   float* bias;                     // [rows]
   double* variances;               // [windows, blocks of kThreads channels]: partial sums
 
-  explicit Args(const WindowProbes& w) : WindowProbes(w), width(w.n_heads * w.head_dim) {}
+  explicit ProbeArgs(const WindowProbes& w) : WindowProbes(w), width(w.n_heads * w.head_dim) {}
   ArenaLayout arrays() {
     const auto windows = static_cast<std::size_t>(n_windows), values = windows * static_cast<std::size_t>(width);
     ArenaLayout arrays;
@@ -56,7 +56,7 @@ __device__ __forceinline__ int lane_channel(int width) {
 }
 
 // Mean and squared deviations of a window's new rows: a thread block has kChannels channels of one window.
-__global__ void __launch_bounds__(kThreads) moments_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) moments_kernel(ProbeArgs p) {
   __shared__ float2 parts[kWarps][kWarp];
   grid_dependency_wait();
   const int width = p.width, channel = lane_channel(width);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) moments_kernel(Args p) {
 }
 
 // Merges the windows in order, one thread per channel: centre and variance up to each window.
-__global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(ProbeArgs p) {
   __shared__ double parts[kWarps];
   grid_dependency_wait();
   const int width = p.width, channel = blockIdx.x * kThreads + threadIdx.x;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
 }
 
 // bias[row]: a warp has kBiasRows rows of one window.
-__global__ void __launch_bounds__(kThreads) bias_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) bias_kernel(ProbeArgs p) {
   grid_dependency_wait();
   const int width = p.width, lane = threadIdx.x % kWarp, blocks = (width + kThreads - 1) / kThreads;
   const SelectionWindow w = p.windows[blockIdx.y];
@@ -147,7 +147,7 @@ __device__ __forceinline__ double weight_of(ProbeWeights weights, float bias, bo
 }
 
 // Weighted sums: a thread block has kChannels channels of the KV heads, of one window.
-__global__ void __launch_bounds__(kThreads) sum_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) sum_kernel(ProbeArgs p) {
   __shared__ float2 parts[kWarps][kWarp];
   __shared__ double sums[kWarps];
   grid_dependency_wait();
@@ -185,12 +185,12 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Args p) {
 }  // namespace
 
 std::size_t window_probe_scratch_bytes(std::int32_t n_windows, std::int32_t n_rows, std::int32_t width) {
-  return Args({.n_windows = n_windows, .n_rows = n_rows, .n_heads = 1, .head_dim = width}).arrays().total();
+  return ProbeArgs({.n_windows = n_windows, .n_rows = n_rows, .n_heads = 1, .head_dim = width}).arrays().total();
 }
 
 void window_probes_cuda(const WindowProbes& w, const CudaContext& context) {
   if (w.n_windows == 0) return;
-  Args p(w);
+  ProbeArgs p(w);
   p.arrays().assign(w.scratch);
   const int n = w.n_windows;
   launch(context, "window_moments", moments_kernel, grid_of(blocks_of(p.width, kChannels), n), kThreads, 0, p);

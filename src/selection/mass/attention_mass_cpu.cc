@@ -47,7 +47,7 @@ struct TileTask {
 };
 
 // One row of one head over a range of the context, with known scores.
-struct RowTask {
+struct MassTask {
   const float* scores = nullptr;
   std::int32_t n = 0;  // tokens that the row attends
   float scale = 0.0f, lse = 0.0f;
@@ -166,7 +166,7 @@ void mass_tile(const TileTask& t, const AttentionShape& shape, MassBy by) {
 }
 
 // mass[i] += exp(scores[i] * scale - lse)
-void add_exponentials(const RowTask& t) {
+void add_exponentials(const MassTask& t) {
   const D d;
   const auto lanes = static_cast<std::int32_t>(hn::Lanes(d));
   const V scale = hn::Set(d, t.scale), lse = hn::Set(d, t.lse);

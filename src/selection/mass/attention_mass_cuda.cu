@@ -22,7 +22,7 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kTileRows = 16;
 constexpr int kKvSplitTokens = kWarps * kKvPageTokens;
 
-struct Args {
+struct MassArgs {
   AttentionMassCuda a;
   KvTables tables;
   int layer, group, n_kv_splits;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void write_head_rows(const float (&s)[kTokenTiles][4]
 }
 
 template <typename T, int kDim, Kind kKind>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(MassArgs p) {
   __shared__ __align__(128) std::uint8_t tiles[2][TileShape<kDim>::kBytes];
   __shared__ float2 part[2][kWarps][kTileRows];
   launch_dependents();
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
 }
 
 // One warp per (row, head): merges its KV splits, as far as the row attends any of them.
-__global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) lse_kernel(MassArgs p) {
   launch_dependents();
   grid_dependency_wait();
   const int item = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
 }
 
 template <Kind kKind>
-void run(const Args& args, const CudaContext& context) {
+void run(const MassArgs& args, const CudaContext& context) {
   with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     with_kv_type(args.tables, [&]<typename T>(T) {
       if constexpr (!std::is_same_v<T, EightBit> || takes_eight_bit(kDim))
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads)
 int kv_splits_of(std::int32_t tokens) {
   return (tokens + kKvSplitTokens - 1) / kKvSplitTokens;
 }
-Args args_of(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer) {
+MassArgs args_of(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer) {
   return {a, tables, layer, a.n_heads / tables.n_kv_heads, kv_splits_of(a.max_tokens), nullptr};
 }
 
@@ -359,7 +359,7 @@ std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_head
 void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
                         const CudaContext& context) {
   if (a.n_rows == 0) return;
-  Args args = args_of(a, tables, layer);
+  MassArgs args = args_of(a, tables, layer);
   args.partial = reinterpret_cast<float2*>(scratch);
   run<Kind::kLse>(args, context);
   launch(context, "merge_lse", lse_kernel, grid_of((a.n_rows * a.n_heads + kWarps - 1) / kWarps), kThreads, 0, args);

@@ -32,7 +32,7 @@ class BlockTeam {
 __global__ void __launch_bounds__(kThreads) drop_kernel(DropLeastCuda a, KvTables tables) {
   __shared__ std::uint64_t parts[kWarps];
   grid_dependency_wait();
-  const DropRow row = a.rows[blockIdx.z];
+  const DropTask row = a.rows[blockIdx.z];
   const int kv_head = static_cast<int>(blockIdx.x), layer = static_cast<int>(blockIdx.y), n_kv = tables.n_kv_heads;
   if (row.mass_row < 0 || (row.one_a_layer && kv_head > 0)) return;
   const std::int64_t head = (static_cast<std::int64_t>(row.mass_row) * a.n_layers + layer) * n_kv + kv_head;

@@ -10,7 +10,7 @@
 namespace mneme {
 
 // A sequence and its last step.
-struct DropRow {
+struct DropTask {
   std::int32_t mass_row = -1;  // in `given` and `received`; -1: no work
   std::int32_t seq_slot = 0;   // in the page tables
   std::int32_t length = 0;     // tokens of the sequence, the step's own the last
@@ -32,7 +32,7 @@ struct DropRow {
 // Ties, NaN  as keep_largest().   Numerics  f32: heads are summed in order, from the first.
 // Async      enqueues; allocates nothing. The next kernel starts when it has ended: page tables are read early.
 struct DropLeastCuda {
-  const DropRow* rows = nullptr;
+  const DropTask* rows = nullptr;
   const float* given = nullptr;
   float* received = nullptr;
   const std::int32_t* first_slots = nullptr;

@@ -34,7 +34,7 @@ double sum_of_squares(const float* a, std::int32_t n) {
 // Squares of a prefix of the ranking, per head, and the norm of the whole.
 class Norms {
  public:
-  Norms(const HeadRows& rows, const NormRule& rule)
+  Norms(const HeadAttention& rows, const NormRule& rule)
       : rows_(rows), rule_(rule), first_(std::min(rule.sink, rows.n)), squares_(rows.n_heads) {
     if (rule.sink_in_norm) add(0, first_);
     begin_ = squares_;
@@ -61,7 +61,7 @@ class Norms {
     return ratio(sum, squares_.size());
   }
 
-  const HeadRows& rows_;
+  const HeadAttention& rows_;
   const NormRule& rule_;
   std::int32_t first_;
   std::vector<double> squares_, begin_, marked_;
@@ -102,7 +102,7 @@ void keep_largest(std::span<const float> scores, std::int32_t sink, std::int32_t
   add_range(kept, last, n);
 }
 
-std::int32_t norm_suffix(const HeadRows& rows, const NormRule& rule) {
+std::int32_t norm_suffix(const HeadAttention& rows, const NormRule& rule) {
   Norms norms(rows, rule);
   if (norms.all_stay()) return norms.first();
   // In chunks until one suffices; then token by token.
@@ -126,7 +126,7 @@ std::int32_t norm_suffix(const HeadRows& rows, const NormRule& rule) {
   return t;
 }
 
-void norm_largest(const HeadRows& rows, const NormRule& rule, std::vector<TokenRange>& kept) {
+void norm_largest(const HeadAttention& rows, const NormRule& rule, std::vector<TokenRange>& kept) {
   kept.clear();
   Norms norms(rows, rule);
   if (norms.all_stay()) return add_range(kept, 0, rows.n);

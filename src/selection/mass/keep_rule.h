@@ -40,7 +40,7 @@ struct NormRule {
 };
 
 // Attention of n tokens, one row per query head.
-struct HeadRows {
+struct HeadAttention {
   const float* a = nullptr;  // row h: a + h * stride
   std::int64_t stride = 0;
   std::int32_t n_heads = 0, n = 0;
@@ -50,8 +50,8 @@ struct HeadRows {
 // or NaN, or n <= sink + 1.
 //
 // Source  ReFreeKV, its section on the stopping criterion; NormRule::sink_in_norm is the formula read literally.
-std::int32_t norm_suffix(const HeadRows& rows, const NormRule& rule);
+std::int32_t norm_suffix(const HeadAttention& rows, const NormRule& rule);
 // The same along another ranking: the sinks, then the others by their mean over heads, descending.
-void norm_largest(const HeadRows& rows, const NormRule& rule, std::vector<TokenRange>& kept);
+void norm_largest(const HeadAttention& rows, const NormRule& rule, std::vector<TokenRange>& kept);
 
 }  // namespace mneme

@@ -13,7 +13,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kSegment = 256, kThreads = 256, kFindThreads = 1024;
 
-struct Args {
+struct SuffixArgs {
   NormSuffixCuda a;
   int first, n_segments;
   double* sums;    // [n_heads][n_segments + 2]: of segments, then of suffixes of them; [n_segments + 1]: of sinks
@@ -22,7 +22,7 @@ struct Args {
   double* inside;  // [n_heads][kSegment]: roots of the sums of suffixes that start within one segment
 };
 
-__device__ __forceinline__ double square(const Args& p, int head, int token) {
+__device__ __forceinline__ double square(const SuffixArgs& p, int head, int token) {
   float v = p.a.mass[head * p.a.stride + token];
   if (p.a.lse != nullptr) v = exp2f(v - p.a.lse[head] * kLog2e);
   return static_cast<double>(v) * static_cast<double>(v);
@@ -38,7 +38,7 @@ __device__ __forceinline__ double suffix_sum(double v) {
 }
 
 // One warp per (segment, head); the last one handles the sinks.
-__global__ void __launch_bounds__(kThreads) squares_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) squares_kernel(SuffixArgs p) {
   launch_dependents();
   grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, segment = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp,
@@ -75,7 +75,7 @@ __device__ __forceinline__ void suffix_sums(int n, double after, Number&& number
   }
 }
 
-__global__ void __launch_bounds__(kFindThreads) find_kernel(Args p) {
+__global__ void __launch_bounds__(kFindThreads) find_kernel(SuffixArgs p) {
   __shared__ int found[2];
   launch_dependents();
   grid_dependency_wait();
@@ -118,14 +118,14 @@ __global__ void __launch_bounds__(kFindThreads) find_kernel(Args p) {
 }
 
 // Arguments for n tokens behind the sinks, and their arrays.
-Args args_of(const NormSuffixCuda& a, int n) {
-  Args p{};
+SuffixArgs args_of(const NormSuffixCuda& a, int n) {
+  SuffixArgs p{};
   p.a = a;
   p.first = a.n - n;
   p.n_segments = (n + kSegment - 1) / kSegment;
   return p;
 }
-ArenaLayout arrays_of(Args& p) {
+ArenaLayout arrays_of(SuffixArgs& p) {
   const auto heads = static_cast<std::size_t>(p.a.n_heads), segments = static_cast<std::size_t>(p.n_segments);
   ArenaLayout arrays;
   arrays.add(p.sums, heads * (segments + 2) * sizeof(double));
@@ -138,12 +138,12 @@ ArenaLayout arrays_of(Args& p) {
 }  // namespace
 
 std::size_t norm_suffix_scratch_bytes(std::int32_t n_heads, std::int32_t n) {
-  Args p = args_of({.n_heads = n_heads, .n = n}, n);
+  SuffixArgs p = args_of({.n_heads = n_heads, .n = n}, n);
   return arrays_of(p).total();
 }
 
 void norm_suffix_cuda(const NormSuffixCuda& a, const CudaContext& context) {
-  Args p = args_of(a, a.n - std::min(a.sink, a.n));
+  SuffixArgs p = args_of(a, a.n - std::min(a.sink, a.n));
   arrays_of(p).assign(a.scratch);
   launch(context, "norm_squares", squares_kernel, grid_of(p.n_segments / (kThreads / kWarp) + 1, a.n_heads), kThreads,
          0, p);

@@ -3,8 +3,8 @@
 // Build  k-means of the page's keys less their mean: the first seed is the key farthest from it, each next the key
 //        farthest from its nearest seed; 6 rounds of assignment and means, squared distance. Ties: the smaller index. A
 //        centroid is stored less the head's mean key and in units of each channel's deviation d, in 4 bits a channel
-//        with one f16 scale (largest channel / 7): a channel 20 times as wide as the others takes nobody's bits. Beside
-//        it stand, each in a byte, the number of its keys and their mean squared distance to it (spread.h).
+//        with one f16 scale (largest channel / 7): a channel 20 times as wide as the others takes no bits from them.
+//        Beside it stand, each in a byte, the number of its keys and their mean squared distance to it (spread.h).
 // Score  of a page for query q, at softmax scale alpha:
 //
 //     e_j   = alpha q . c_j + gain(alpha^2 q^T C q var_j)     C: covariance of keys around their centroids, trace 1

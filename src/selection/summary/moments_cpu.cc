@@ -50,7 +50,7 @@ void moments_score_cpu(const SummaryScores& t) {
   thread_local std::vector<float> squares, means, variances;
   squares.resize(t.group * dim), means.resize(t.group * n), variances.resize(t.group * n);
   for (std::int64_t i = 0; i < t.group * dim; ++i) squares[i] = t.q[i] * t.q[i];
-  PackedRows rows{
+  PackedEntries rows{
       .entries = t.entries, .entry_bytes = bytes, .first = 0, .n_entries = n, .rows = 1, .length = t.head_dim};
   int8_dots_cpu(t.q, t.group, rows, means.data(), n);
   rows.first += dim;

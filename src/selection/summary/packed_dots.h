@@ -13,7 +13,7 @@
 namespace mneme {
 
 // Packed rows of consecutive entries: `rows` rows an entry, the first at `first` of its bytes.
-struct PackedRows {
+struct PackedEntries {
   const std::byte* entries = nullptr;
   std::size_t entry_bytes = 0, first = 0;
   std::int64_t n_entries = 0;
@@ -21,10 +21,10 @@ struct PackedRows {
 };
 
 // out[g, i] = q[g] . row i, for the n_entries * rows rows: q [group, length] f32; out row stride `stride` floats.
-void nibble_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride);
+void nibble_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride);
 // The same for rows of signed and of unsigned bytes.
-void int8_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride);
-void uint8_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride);
+void int8_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride);
+void uint8_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride);
 // out[t] = sum over rows i of weights[i] * value t of row i, of one entry: out [length].
 void nibble_sum_cpu(const float* weights, const std::byte* nibbles, std::int32_t rows, std::int32_t length, float* out);
 

@@ -50,7 +50,7 @@ HWY_INLINE hn::Vec<Floats> load_bytes(const std::byte* row, std::size_t c) {
 }
 
 template <int kHeads, class Load>
-HWY_INLINE void dot_rows(const float* q, const PackedRows& r, std::size_t row_bytes, Load load, float* out,
+HWY_INLINE void dot_rows(const float* q, const PackedEntries& r, std::size_t row_bytes, Load load, float* out,
                          std::int64_t stride) {
   const Floats d;
   const std::size_t length = r.length;
@@ -69,24 +69,24 @@ HWY_INLINE void dot_rows(const float* q, const PackedRows& r, std::size_t row_by
 }
 
 template <class Load>
-HWY_INLINE void dot_group(const float* q, std::int32_t group, const PackedRows& r, std::size_t row_bytes, Load load,
+HWY_INLINE void dot_group(const float* q, std::int32_t group, const PackedEntries& r, std::size_t row_bytes, Load load,
                           float* out, std::int64_t stride) {
   std::int32_t h = 0;
   for (; h + 4 <= group; h += 4) dot_rows<4>(q + h * r.length, r, row_bytes, load, out + h * stride, stride);
   for (; h < group; ++h) dot_rows<1>(q + h * r.length, r, row_bytes, load, out + h * stride, stride);
 }
 
-void NibbleDots(const float* q, std::int32_t group, const PackedRows& r, float* out, std::int64_t stride) {
+void NibbleDots(const float* q, std::int32_t group, const PackedEntries& r, float* out, std::int64_t stride) {
   dot_group(
       q, group, r, r.length / 2, [](const std::byte* row, std::size_t c) HWY_ATTR { return load_nibbles(row, c); }, out,
       stride);
 }
-void Int8Dots(const float* q, std::int32_t group, const PackedRows& r, float* out, std::int64_t stride) {
+void Int8Dots(const float* q, std::int32_t group, const PackedEntries& r, float* out, std::int64_t stride) {
   dot_group(
       q, group, r, r.length,
       [](const std::byte* row, std::size_t c) HWY_ATTR { return load_bytes<std::int8_t>(row, c); }, out, stride);
 }
-void Uint8Dots(const float* q, std::int32_t group, const PackedRows& r, float* out, std::int64_t stride) {
+void Uint8Dots(const float* q, std::int32_t group, const PackedEntries& r, float* out, std::int64_t stride) {
   dot_group(
       q, group, r, r.length,
       [](const std::byte* row, std::size_t c) HWY_ATTR { return load_bytes<std::uint8_t>(row, c); }, out, stride);
@@ -191,15 +191,15 @@ void expect_eights(std::int64_t length) {
 }
 }  // namespace
 
-void nibble_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride) {
+void nibble_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride) {
   expect_eights(rows.length);
   HWY_DYNAMIC_DISPATCH(NibbleDots)(q, group, rows, out, stride);
 }
-void int8_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride) {
+void int8_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride) {
   expect_eights(rows.length);
   HWY_DYNAMIC_DISPATCH(Int8Dots)(q, group, rows, out, stride);
 }
-void uint8_dots_cpu(const float* q, std::int32_t group, const PackedRows& rows, float* out, std::int64_t stride) {
+void uint8_dots_cpu(const float* q, std::int32_t group, const PackedEntries& rows, float* out, std::int64_t stride) {
   expect_eights(rows.length);
   HWY_DYNAMIC_DISPATCH(Uint8Dots)(q, group, rows, out, stride);
 }

@@ -21,7 +21,7 @@ constexpr int kThreadsOfCovariance = 256;
 constexpr int kWide = 512, kWideWarps = kWide / kWarp;
 constexpr int kSubspaceRounds = 10;  // sketch.h
 
-struct Args {
+struct FitArgs {
   DeviceCache s;
   KvTables keys;
   FitFrames f;
@@ -48,7 +48,7 @@ struct Args {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
+__global__ void __launch_bounds__(kSummaryThreads) spread_kernel(FitArgs p) {
   extern __shared__ float page_floats[];
   __shared__ Clusters clusters;
   grid_dependency_wait();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
 }
 
 // Sums of products over the finite pages' keys, not yet divided by their trace.
-__global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(Args p) {
+__global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(FitArgs p) {
   extern __shared__ float tile[];  // [kTile][D]
   grid_dependency_wait();
   const int kv_head = blockIdx.y, first = blockIdx.x * kRows, d = p.s.head_dim, n = p.s.index.entries.tokens;
@@ -102,7 +102,7 @@ __device__ float wide_sum(float v) {
 }
 
 // Mean key of the finite pages. Returns their number.
-__device__ int mean_key(const Args& p, int kv_head, float* mean) {
+__device__ int mean_key(const FitArgs& p, int kv_head, float* mean) {
   const int d = p.s.head_dim;
   int used = 0;
   for (int i = 0; i < p.pages.n; ++i) used += p.finite[p.page_of(kv_head, i)];
@@ -118,7 +118,7 @@ __device__ int mean_key(const Args& p, int kv_head, float* mean) {
 
 // Deviation of every channel of all keys; 1 where there is none.
 template <typename T>
-__device__ void channel_deviations(const Args& p, int kv_head, const float* mean, float* deviation) {
+__device__ void channel_deviations(const FitArgs& p, int kv_head, const float* mean, float* deviation) {
   __shared__ float sums[256];
   const int d = p.s.head_dim, n = p.pages.n * p.s.index.entries.tokens, groups = max(1, kWide / d);
   for (int c = threadIdx.x; c < d; c += kWide) sums[c] = 0;
@@ -243,7 +243,7 @@ __device__ void fit_sketch(float* u, int r, float* cov, int d, int n_keys, float
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
+__global__ void __launch_bounds__(kWide) finish_kernel(FitArgs p) {
   extern __shared__ float next[];
   grid_dependency_wait();
   const int kv_head = blockIdx.x, d = p.s.head_dim;
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
   for (int at = threadIdx.x; at < d * d; at += kWide) cov[at] = some ? cov[at] / trace : sketch ? 0.0f : cov[at];
 }
 
-ArenaLayout arrays_of(Args& a) {
+ArenaLayout arrays_of(FitArgs& a) {
   const auto pages = static_cast<std::size_t>(a.s.n_kv_heads * kMaxFittedPages),
              floats = pages * static_cast<std::size_t>(a.s.head_dim);
   ArenaLayout arrays;
@@ -278,13 +278,13 @@ ArenaLayout arrays_of(Args& a) {
 
 std::size_t fit_frames_scratch_bytes(const DeviceCache& s) {
   if (s.index.entries.frame_floats == 0) return 0;
-  Args args{.s = s};
+  FitArgs args{.s = s};
   return arrays_of(args).total();
 }
 
 void fit_frames_cuda(const FitFrames& f, const DeviceCache& s, const KvTables& keys, const CudaContext& context) {
   if (f.pages < 1) return;
-  Args args{.s = s, .keys = keys, .f = f, .pages = fitted_pages(f.pages)};
+  FitArgs args{.s = s, .keys = keys, .f = f, .pages = fitted_pages(f.pages)};
   arrays_of(args).assign(f.scratch);
   const int heads = s.n_kv_heads, d = s.head_dim;
   const UnitEntries& e = s.index.entries;

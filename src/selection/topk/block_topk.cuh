@@ -2,7 +2,7 @@
 // (missing_mass() of group_pool.h), ids.
 #pragma once
 
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme::cuda {
@@ -99,11 +99,11 @@ struct KeyedUnits {
   std::uint32_t fixed = 0;  // key of sinks and window as one more unit of the softmax; 0: they are not part of it
 };
 
-// Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
-// DeviceCache::mass; with SelectionPlan::Gate::of_attended, divided by the share of what is attended with the speculative
-// selection. keys: of all units; overwrites those of the speculative selection.
-__device__ inline void compute_missing_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
-                                            std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
+// Evaluates a gate by missing mass: the share of softmax over all units that is in the selection `selected` (unit
+// numbers) and that the speculative selection lacks; with SelectionPlan::Gate::of_attended, divided by the share of
+// what is attended with the speculative selection. keys: of all units; overwrites those of the speculative selection.
+__device__ inline void gate_by_mass(const DeviceCache& s, const SelectionPlan& plan, const KeyedUnits& at,
+                                    std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
   constexpr std::uint32_t kSpeculative = 1;  // no score has this key
   __shared__ float of_warps[3][kRankWarps];
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
@@ -133,7 +133,8 @@ __device__ inline void compute_missing_mass(const DeviceCache& s, const Selectio
     for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
     const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
                 held = plan.gate.of_attended && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
-    s.selection.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
+    // Infinity where nothing attended has any weight.
+    publish_mass_gate(s, plan.gate, at.index, !any ? 0.0f : share / held);
   }
 }
 
@@ -155,7 +156,7 @@ __device__ __forceinline__ void write_units(const DeviceCache& s, const Selectio
   write_best(ranker, keys, of.n, of.n_select, of.first, units);
   if (when == SelectWhen::kNow && by_mass(plan)) {
     __syncthreads();
-    compute_missing_mass(s, plan, at, ranker.most, keys, units);
+    gate_by_mass(s, plan, at, ranker.most, keys, units);
   }
   std::int32_t* ids = s.selection.ids[static_cast<int>(when)] + at.index * s.max_listed;
   const int n_ids = of.n_select * of.each;

@@ -80,17 +80,17 @@ __device__ void load_split_queries(const UnfusedArgs& p, const Item& item, const
 
 // One row of a tile: a centroid. Lane 4 g + t has the words t, t + 4, ... of row g.
 template <int kWords>
-struct CentroidRow {
+struct CentroidWords {
   std::uint32_t words[kWords];
   float scale;
   int n, code;  // keys; of their variance. n 0: no weight
 };
 
 template <int kWords>
-__device__ __forceinline__ CentroidRow<kWords> load_row(const UnfusedArgs& p, const Item& item, int first, int row) {
+__device__ __forceinline__ CentroidWords<kWords> load_row(const UnfusedArgs& p, const Item& item, int first, int row) {
   const UnitEntries& e = p.s.index.entries;
   const int k = e.rank, page = first + row / k, j = row % k, bytes = p.s.head_dim / 2, t = threadIdx.x % 4;
-  CentroidRow<kWords> r;
+  CentroidWords<kWords> r;
   r.scale = 0, r.n = r.code = 0;
   const bool there = row < kRows / k * k && page < item.n;
   const std::byte* entry = entries_of(p, item) + static_cast<std::int64_t>(item.first + page) * e.bytes;
@@ -107,7 +107,7 @@ __device__ __forceinline__ CentroidRow<kWords> load_row(const UnfusedArgs& p, co
 
 // Products of two rows of a lane, g and g + 8, with the queries of columns 2 t and 2 t + 1 of each tile.
 template <int kTiles, int kWords>
-__device__ __forceinline__ void multiply(const CentroidRow<kWords> (&rows)[2], const CentroidShared<kTiles>& s, int d,
+__device__ __forceinline__ void multiply(const CentroidWords<kWords> (&rows)[2], const CentroidShared<kTiles>& s, int d,
                                          float (&dots)[kTiles][4]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, stride = d + kSkew;
   float low[kTiles][4] = {};  // of the queries' lower halves: two chains of sums in place of one
@@ -202,13 +202,13 @@ __device__ __forceinline__ void score_tiles(const UnfusedArgs& p, const Item& it
   const int k = p.s.index.entries.rank, pages = kRows / k, g = threadIdx.x % kWarp / 4, d = p.s.head_dim;
   const int step = n_blocks * kWarps * pages;
   int first = (block * kWarps + static_cast<int>(threadIdx.x) / kWarp) * pages;
-  CentroidRow<kWords> next[2] = {load_row<kWords>(p, item, first, g), load_row<kWords>(p, item, first, g + 8)};
+  CentroidWords<kWords> next[2] = {load_row<kWords>(p, item, first, g), load_row<kWords>(p, item, first, g + 8)};
   const CentroidShared<kTiles> s(shared, d);
   load_split_queries(p, item, s);
   const ColumnTerms<kTiles> terms(s);
   const float limit = spread_limit_of(static_cast<float>(p.s.index.entries.tokens) / static_cast<float>(k));
   for (; first < item.n; first += step) {
-    const CentroidRow<kWords> rows[2] = {next[0], next[1]};
+    const CentroidWords<kWords> rows[2] = {next[0], next[1]};
     if (first + step < item.n)
       next[0] = load_row<kWords>(p, item, first + step, g), next[1] = load_row<kWords>(p, item, first + step, g + 8);
     float dots[kTiles][4] = {}, logs[kTiles][4];
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p, int n
   extern __shared__ __align__(16) std::byte shared[];
   launch_dependents();
   const int number = static_cast<int>(blockIdx.y), block = static_cast<int>(blockIdx.x) - n_fixed;
-  const RowOfSlots row = row_of(p, number);
+  const SlotRow row = row_of(p, number);
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, number, false, item)) return;

@@ -26,9 +26,9 @@ __device__ inline Frame frame_of(const DeviceCache& s, const Item& item) {
 }
 
 // A part's share of 0 .. n - 1.
-struct Part {
+struct PartRange {
   int first, stop;
-  __device__ Part(int part, int n) : first(part * n / kTermParts), stop((part + 1) * n / kTermParts) {}
+  __device__ PartRange(int part, int n) : first(part * n / kTermParts), stop((part + 1) * n / kTermParts) {}
 };
 
 __device__ inline float warp_dot(const float* a, const float* b, int d) {
@@ -41,7 +41,7 @@ __device__ inline float warp_dot(const float* a, const float* b, int d) {
 __device__ inline void spread_terms(const DeviceCache& s, const Item& item, const float* q, const Frame& f, int part) {
   __shared__ float of_warps[kScoreWarps][kMaxSlotGroup];
   const int d = s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const Part rows(part, d);
+  const PartRange rows(part, d);
   const int columns = min(d, kScoreThreads), groups = kScoreThreads / columns, own = tid / columns, c = tid % columns;
   float sum[kMaxSlotGroup] = {};
   if (own < groups) {
@@ -78,7 +78,7 @@ __device__ inline void base_terms(const DeviceCache& s, const Item& item, const 
 
 __device__ inline void basis_terms(const DeviceCache& s, const Item& item, const float* q, const Frame& f, int part) {
   const int d = s.head_dim, r = s.index.entries.rank, warp = threadIdx.x / kWarp;
-  const Part rows(part, r);
+  const PartRange rows(part, r);
   for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kScoreWarps) {
     const int i = rows.first + at / item.n_scored, g = at % item.n_scored;
     const float x = warp_dot(q + g * d, f.basis + i * d, d);
@@ -115,7 +115,7 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   __shared__ float2 of_warps[kScoreWarps][kMaxSlotGroup];
   const int d = p.s.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, own = threadIdx.x % kLanes;
   const FixedTokens fixed(p, item);
-  const Part tokens(part, fixed.n);
+  const PartRange tokens(part, fixed.n);
   float max[kMaxSlotGroup], sum[kMaxSlotGroup];
 #pragma unroll
   for (int g = 0; g < kMaxSlotGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
@@ -189,16 +189,16 @@ __device__ __forceinline__ void prefetch_lines(const void* from, int bytes) {
 __device__ inline void prefetch_frame(const DeviceCache& s, const Item& item, int part) {
   const Frame f = frame_of(s, item);
   const int d = s.head_dim;
-  const Part rows(part, d);
+  const PartRange rows(part, d);
   prefetch_lines(f.covariance + rows.first * d, (rows.stop - rows.first) * d * 4);
   if (part < item.n_scored) prefetch_lines(f.mean, d * 4);
   if (s.index.entries.kind != EntryKind::kSketch) return;
-  const Part of_basis(part, s.index.entries.rank);
+  const PartRange of_basis(part, s.index.entries.rank);
   prefetch_lines(f.basis + of_basis.first * d, (of_basis.stop - of_basis.first) * d * 4);
 }
 __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, int part) {
   const FixedTokens fixed(p, item);
-  const Part tokens(part, fixed.n);
+  const PartRange tokens(part, fixed.n);
   for (int i = tokens.first + static_cast<int>(threadIdx.x) / 2; i < tokens.stop; i += kScoreThreads / 2)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(fixed_token(p, item, fixed.position(i), item.stored) +
                                                   threadIdx.x % 2 * (p.s.token_bytes() / 4)));
@@ -206,7 +206,7 @@ __device__ inline void prefetch_fixed(const UnfusedArgs& p, const Item& item, in
 
 // Prefetches what parts [first, stop) of the terms read, of the frame or (fixed) of sinks and window, for a selection of
 // this step.
-__device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const RowOfSlots& row, int number, bool fixed,
+__device__ __forceinline__ void prefetch_terms(const UnfusedArgs& p, const SlotRow& row, int number, bool fixed,
                                                int first, int stop) {
   if (!row.sparse || p.when != SelectWhen::kNow || row.plan.scores.own_arrays || !has_entries(row.plan.scores.index))
     return;

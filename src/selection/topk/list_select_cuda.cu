@@ -1,10 +1,10 @@
-// Selects units that are lists, structured as the selection of pages (select_common.cuh), but units have sizes. The
+// Selects units that are lists, structured as the selection of pages (select_skeleton.cuh), but units have sizes. The
 // first thread block finds the score above which units have as many tokens as are wanted, in a histogram that counts
 // tokens; sorts the candidates, and writes members.
 #include <algorithm>
 
 #include "src/offload/list_dim.cuh"
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/topk_marks.cuh"
 
 namespace mneme {
@@ -16,7 +16,7 @@ constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
 constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
-struct Args {
+struct ListArgs {
   DeviceCache s;
   SlotRows rows;
   int layer, group;
@@ -28,9 +28,9 @@ struct Args {
 
 // Dot products with centroids directly from device memory, as BoxQueries of page_select_cuda.cu.
 template <typename T, int kDim, bool kWide>
-struct CentroidQueries : QueryRows<T, kDim, kWide> {
-  using QueryRows<T, kDim, kWide>::kChunks;
-  using QueryRows<T, kDim, kWide>::q;
+struct CentroidQueries : QueryTiles<T, kDim, kWide> {
+  using QueryTiles<T, kDim, kWide>::kChunks;
+  using QueryTiles<T, kDim, kWide>::q;
 
   // s = dot products of the queries with centroid g of the eight at `centroids`, of which n are valid.
   __device__ __forceinline__ void score(float (&s)[4], const std::byte* centroids, int n) const {
@@ -50,27 +50,6 @@ struct CentroidQueries : QueryRows<T, kDim, kWide> {
     }
   }
 };
-
-template <typename T, int kDim, bool kWide>
-__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, const Share& at, float* scores,
-                                            ClusterSums& of_cluster) {
-  const std::byte* centroids =
-      p.s.index.lists.centroids + (at.index * p.s.index.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
-  const std::int32_t* ends = p.s.index.lists.ends + at.index * p.s.index.lists.max_units + at.begin;
-  const bool by_size = plan.scores.by_size;
-  CentroidQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
-               p.s.head_dim);
-  score_units<2, kWide>(
-      p, plan, at, scores, of_cluster,
-      [&](float(&s)[4], int first) {
-        queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
-      },
-      [&](int u, float v) {
-        if (!by_size) return v;
-        return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / plan.scores.alpha;
-      });
-}
 
 // ---- the best units
 
@@ -195,7 +174,7 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
 
 // Writes the selection of a KV head whose keys are in shared memory; one thread block.
 //   sizes  of all units; rest: shared memory behind them
-__device__ void write_selection(const Args& p, const RowOfSlots& r, const Share& at, int cluster, std::uint32_t* keys,
+__device__ void write_selection(const ListArgs& p, const SlotRow& r, const Share& at, int cluster, std::uint32_t* keys,
                                 const std::uint16_t* sizes, void* rest, Ranker& ranker) {
   const PageRegion region = region_of(p.s, r.plan, p.layer, r.seq_slot, r.length);
   const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.plan.region.n_select));
@@ -212,40 +191,78 @@ __device__ void write_selection(const Args& p, const RowOfSlots& r, const Share&
   __syncthreads();
 }
 
+// Lists by their centroids, for select_items().
 template <typename T, int kDim, bool kWide>
-__global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
+struct ListIndex {
+  const ListArgs& p;
+  std::uint32_t* keys;
+  std::uint16_t* sizes;  // of all units, in the first block
+  void* rest;            // shared memory behind them
+  float* scores;
+  Ranker& ranker;
+  ClusterSums& sums;
+  // Of the item.
+  SlotRow row;
+  int kv_head;
+  std::int64_t index;
+
+  __device__ __forceinline__ int rank() const { return blockIdx.x % p.blocks; }
+
+  __device__ __forceinline__ void prefetch() {}
+  __device__ __forceinline__ bool takes(int item) {
+    row = row_at(p.s, p.rows, item / p.s.n_kv_heads);
+    kv_head = item % p.s.n_kv_heads;
+    if (!selects_now(p.s, row, p.layer, kv_head, rank() == 0)) return false;
+    index = slot_index(p.s, p.layer, row.seq_slot, kv_head);
+    return true;
+  }
+  __device__ __forceinline__ Share share() const {
+    return share_of(row.seq_slot, kv_head, index, __ldcg(p.s.index.lists.n_units + index), rank(), p.blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
+    const UnitLists& lists = p.s.index.lists;
+    const std::byte* centroids = lists.centroids + (at.index * lists.max_units + at.begin) * (std::int64_t{2} * kDim);
+    const std::int32_t* ends = lists.ends + at.index * lists.max_units + at.begin;
+    const SelectionPlan& plan = row.plan;
+    const bool by_size = plan.scores.by_size;
+    CentroidQueries<T, kDim, kWide> queries;
+    queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * p.s.head_dim, p.group,
+                 p.s.head_dim);
+    score_units<2, kWide>(
+        p, plan, at, scores, sums,
+        [&](float(&s)[4], int first) {
+          queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
+        },
+        [&](int u, float v) {
+          if (!by_size) return v;
+          return v + __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / plan.scores.alpha;
+        });
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    const std::int32_t* ends = p.s.index.lists.ends + index * p.s.index.lists.max_units;
+    if (at.rank == 0)
+      for (int u = threadIdx.x; u < at.n; u += kThreads)
+        sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
+    pool_cluster<kWide>(p, row.plan, at, scores, sums, keys, ranker);
+  }
+  __device__ __forceinline__ void mark(const Share& at) {
+    write_selection(p, row, at, blockIdx.x / p.blocks, keys, sizes, rest, ranker);
+  }
+};
+
+template <typename T, int kDim, bool kWide>
+__global__ void __launch_bounds__(kThreads, 2) select_kernel(ListArgs p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
-  cluster_begin();
-  launch_dependents();
-  grid_dependency_wait();
-  cluster_begun();
-  const int tid = threadIdx.x, heads = p.s.n_kv_heads, rank = blockIdx.x % p.blocks;
-  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   auto* sizes = reinterpret_cast<std::uint16_t*>(keys + n_keys);
   void* rest = sizes + n_keys;
   float* scores = p.scores == nullptr ? static_cast<float*>(rest)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster is in use
-  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
-    const RowOfSlots r = row_at(p.s, p.rows, item / heads);
-    const int kv_head = item % heads;
-    if (!selects_now(p.s, r, p.layer, kv_head, rank == 0)) continue;
-    const std::int64_t index = slot_index(p.s, p.layer, r.seq_slot, kv_head);
-    const Share at = share_of(r.seq_slot, kv_head, index, __ldcg(p.s.index.lists.n_units + index), rank, p.blocks);
-    if (used) cluster_sync();  // the first block has ranked
-    used = true;
-
-    if (tid == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide>(p, r.plan, at, scores, sums);
-    const std::int32_t* ends = p.s.index.lists.ends + index * p.s.index.lists.max_units;
-    if (rank == 0)
-      for (int u = tid; u < at.n; u += kThreads)
-        sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
-    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
-    if (rank == 0) write_selection(p, r, at, cluster, keys, sizes, rest, ranker);
-  }
+  ListIndex<T, kDim, kWide> index{p, keys, sizes, rest, scores, ranker, sums};
+  select_items(index, p.rows.n * p.s.n_kv_heads, p.blocks);
 }
 
 // Memory of a thread block: keys and sizes of all units of a KV head, then scores of its share, or the sorted
@@ -276,7 +293,7 @@ struct Layout {
 };
 
 template <typename T, int kDim, bool kWide>
-void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+void run_as(ListArgs args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = select_kernel<T, kDim, kWide>;
   static const int most = [&] {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::most_shared()),
@@ -297,7 +314,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
 }
 
 template <typename T, int kDim>
-void run(const Args& args, std::byte* scratch, const CudaContext& context) {
+void run(const ListArgs& args, std::byte* scratch, const CudaContext& context) {
   args.group > 8 ? run_as<T, kDim, true>(args, scratch, context) : run_as<T, kDim, false>(args, scratch, context);
 }
 
@@ -314,7 +331,7 @@ std::size_t select_lists_scratch_bytes(const DeviceCache& s, std::int32_t n_rows
 void select_lists_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
                        const CudaContext& context) {
   if (c.rows.n == 0) return;
-  Args a{};
+  ListArgs a{};
   a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.layer = slot_layer;

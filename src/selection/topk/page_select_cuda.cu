@@ -23,7 +23,7 @@ constexpr int kMaxBlocks = kMaxSelectBlocks;
 static_assert(kThreads == kRankThreads);
 constexpr int kStaticShared = 9 << 10;
 
-struct Args {
+struct PageArgs {
   DeviceCache s;
   SlotRows rows;
   SelectWhen when;
@@ -55,9 +55,9 @@ __device__ __forceinline__ std::uint32_t half_of<__half>(std::uint32_t v, bool p
 
 // Dot products with boxes, directly from device memory.
 template <typename T, int kDim, bool kWide>
-struct BoxQueries : QueryRows<T, kDim, kWide> {
-  using QueryRows<T, kDim, kWide>::kChunks;
-  using QueryRows<T, kDim, kWide>::q;
+struct BoxQueries : QueryTiles<T, kDim, kWide> {
+  using QueryTiles<T, kDim, kWide>::kChunks;
+  using QueryTiles<T, kDim, kWide>::q;
 
   // s = the queries' bounds on box g of the eight at `boxes`: [q+ | q-] . [hi | lo]. Reads all eight, valid or not: the
   // array of boxes is padded at its end.
@@ -91,20 +91,6 @@ struct BoxQueries : QueryRows<T, kDim, kWide> {
   }
 };
 
-template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__device__ __forceinline__ void score_share(const Args& p, const SelectionPlan& plan, int first_page, const Share& at,
-                                            float* scores, ClusterSums& of_cluster) {
-  const std::byte* boxes = p.boxes + (at.index * p.max_boxes + first_page + at.begin) * (4 * kDim);
-  BoxQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * kDim, p.group, kDim);
-  score_units<1, kWide>(
-      p, plan, at, scores, of_cluster,
-      [&](float(&s)[4], int first) {
-        queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
-      },
-      [](int, float v) { return v; });
-}
-
 // Boxes of a KV head: of UnitIndexes::boxes, or of UnitEntries.
 int boxes_of(const DeviceCache& s, bool of_entries) {
   return of_entries ? s.index.entries.most : s.max_pages;
@@ -115,7 +101,7 @@ std::size_t key_bytes(const DeviceCache& s, bool of_entries) {
 
 // Prefetches the boxes of a block's share to L2 while the preceding kernel runs: candidate pages are complete, and so
 // are their boxes. Rows with speculative selection read them in any case, here or concurrently with the step.
-__device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
+__device__ __forceinline__ void ask_for_boxes(const PageArgs& p, const SlotRow& r, int kv_head, int rank) {
 #if __CUDA_ARCH__ >= 900
   const ScheduleKind schedule = r.plan.schedule;
   if (!r.sparse || r.plan.scores.own_arrays == p.of_entries) return;
@@ -130,50 +116,73 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
 #endif
 }
 
+// Pages by their boxes, for select_items().
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(Args p, int n_keys) {
+struct PageIndex {
+  const PageArgs& p;
+  std::uint32_t* keys;
+  float* scores;
+  Ranker& ranker;
+  ClusterSums& sums;
+  // Of the item.
+  SlotRow first, row;  // first: the cluster's first item's
+  Candidates all;
+  int kv_head;
+
+  static constexpr bool kNow = kWhen == SelectWhen::kNow;
+  __device__ __forceinline__ int cluster() const { return blockIdx.x / p.blocks; }
+  __device__ __forceinline__ int rank() const { return blockIdx.x % p.blocks; }
+
+  __device__ __forceinline__ void prefetch() {
+    if constexpr (!kNow) return;
+    first = row_at(p.s, p.rows, cluster() / p.s.n_kv_heads);
+    ask_for_boxes(p, first, cluster() % p.s.n_kv_heads, rank());
+  }
+  __device__ __forceinline__ bool takes(int item) {
+    kv_head = item % p.s.n_kv_heads;
+    row = kNow && item == cluster() ? first : row_at(p.s, p.rows, item / p.s.n_kv_heads);
+    if (row.sparse && row.plan.scores.own_arrays == p.of_entries) return false;
+    if constexpr (kNow) {
+      if (!selects_now(p.s, row, p.layer, kv_head, rank() == 0)) return false;
+    } else {
+      if (!row.sparse || !selects(row, p.when, any_needs_now(p.s, row, p.layer))) return false;
+    }
+    all = candidates_of(row.plan, row.length + (kNow ? 0 : 1));
+    return all.n_select > 0;
+  }
+  __device__ __forceinline__ Share share() const {
+    return share_of(row.seq_slot, kv_head, slot_index(p.s, p.layer, row.seq_slot, kv_head), all.n, rank(), p.blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
+    const std::byte* boxes = p.boxes + (at.index * p.max_boxes + all.first + at.begin) * (4 * kDim);
+    BoxQueries<T, kDim, kWide> queries;
+    queries.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + at.index * p.group * kDim, p.group, kDim);
+    score_units<1, kWide>(
+        p, row.plan, at, scores, sums,
+        [&](float(&s)[4], int from) { queries.template score<kNow ? 2 : 1>(s, boxes + from * 4 * kDim); },
+        [](int, float v) { return v; });
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    pool_cluster<kWide>(p, row.plan, at, scores, sums, keys, ranker);
+  }
+  __device__ __forceinline__ void mark(const Share& at) {
+    std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
+    write_units(p.s, row.plan, kWhen, {all, at.index}, keys,
+                all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster()) * p.s.max_listed, ranker);
+  }
+};
+
+template <typename T, int kDim, bool kWide, SelectWhen kWhen>
+__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(PageArgs p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
   __shared__ Ranker ranker;
   __shared__ ClusterSums sums;
-  cluster_begin();
-  launch_dependents();
-  const int heads = p.s.n_kv_heads;
-  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
-  RowOfSlots first;
-  if constexpr (kWhen == SelectWhen::kNow) {
-    first = row_at(p.s, p.rows, cluster / heads);
-    ask_for_boxes(p, first, cluster % heads, blockIdx.x % p.blocks);
-  }
-  grid_dependency_wait();
-  cluster_begun();
   float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster is in use
-  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
-    const bool has = kWhen == SelectWhen::kNow && item == cluster;
-    const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
-    if (r.sparse && r.plan.scores.own_arrays == p.of_entries) continue;
-    if constexpr (kWhen == SelectWhen::kNow) {
-      if (!selects_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
-    } else {
-      if (!r.sparse || !selects(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
-    }
-    const Candidates all = candidates_of(r.plan, r.length + (kWhen == SelectWhen::kNext ? 1 : 0));
-    if (all.n_select == 0) continue;
-    const int kv_head = item % heads;
-    const Share at = share_of(r.seq_slot, kv_head, slot_index(p.s, p.layer, r.seq_slot, kv_head), all.n,
-                              blockIdx.x % p.blocks, p.blocks);
-    if (used) cluster_sync();  // the first block has ranked
-    used = true;
-
-    if (threadIdx.x == 0) ranker.least = ~0u, ranker.most = 0;
-    score_share<T, kDim, kWide, kWhen>(p, r.plan, all.first, at, scores, sums);
-    pool_cluster<kWide>(p, r.plan, at, scores, sums, keys, ranker);
-    if (at.rank > 0) continue;
-    std::int32_t* ids = p.s.selection.ids[static_cast<int>(kWhen)] + at.index * p.s.max_listed;
-    write_units(p.s, r.plan, kWhen, {all, at.index}, keys,
-                all.each == 1 ? ids : p.units + static_cast<std::int64_t>(cluster) * p.s.max_listed, ranker);
-  }
+  PageIndex<T, kDim, kWide, kWhen> index{p, keys, scores, ranker, sums};
+  select_items(index, p.rows.n * p.s.n_kv_heads, p.blocks);
 }
 
 struct Layout {
@@ -207,7 +216,7 @@ int cluster_blocks(std::int64_t items, int most) {
 }
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+void run_as(PageArgs args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = select_kernel<T, kDim, kWide, kWhen>;
   // The largest cluster depends on how the device's SMs are grouped (GPCs).
   static const int most = [&] {
@@ -226,7 +235,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
 }
 
 template <typename T, int kDim>
-void run(const Args& args, std::byte* scratch, const CudaContext& context) {
+void run(const PageArgs& args, std::byte* scratch, const CudaContext& context) {
   if (args.when == SelectWhen::kNow) {
     args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNow>(args, scratch, context)
                    : run_as<T, kDim, false, SelectWhen::kNow>(args, scratch, context);
@@ -255,7 +264,7 @@ bool select_pages_takes(const DeviceCache& s, bool of_entries) {
 void select_pages_cuda(const SelectPages& c, const DeviceCache& s, std::int32_t slot_layer,
                        const CudaContext& context) {
   if (c.rows.n == 0) return;
-  Args a{};
+  PageArgs a{};
   a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.when = c.when;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   const int number = static_cast<int>(blockIdx.x), n_frame = frame_blocks(p);
   const bool fixed = static_cast<int>(blockIdx.y) >= n_frame;
   const int part = static_cast<int>(blockIdx.y) - (fixed ? n_frame : 0);
-  const RowOfSlots row = row_of(p, number);
+  const SlotRow row = row_of(p, number);
   prefetch_terms(p, row, number, fixed, part, part + 1);
   grid_dependency_wait();
   Item item;
@@ -115,7 +115,7 @@ __device__ void score_moments(const UnfusedArgs& p, const Item& item, const floa
 __global__ void __launch_bounds__(kThreads) entry_kernel(UnfusedArgs p) {
   extern __shared__ float q[];  // [n_scored][D], then [n_scored][kMaxSketchRank]
   launch_dependents();
-  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.y));
+  const SlotRow row = row_of(p, static_cast<int>(blockIdx.y));
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;

@@ -10,13 +10,13 @@ namespace mneme::cuda::tokens {
 struct Others {
   int first, n_selected, window, stop;
 };
-__device__ inline Others others_of(const RowOfSlots& r) {
+__device__ inline Others others_of(const SlotRow& r) {
   if (!r.sparse) return {0, 0, 0, r.length};
   const PageRegion region = page_region(r.plan, r.length);
   return {region.first, region.n_select, region.window, region.stop};
 }
 
-__device__ inline void list_others(const Args& p, const RowOfSlots& r, int kv_head, int rank, int blocks) {
+__device__ inline void list_others(const TokenArgs& p, const SlotRow& r, int kv_head, int rank, int blocks) {
   const Others o = others_of(r);
   std::int32_t* listed = p.s.slots.listed + slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_listed;
   const int n = static_cast<int>(blockDim.x);
@@ -28,9 +28,9 @@ __device__ inline void list_others(const Args& p, const RowOfSlots& r, int kv_he
 }
 
 // Before the selection: lists what a KV head attends in any case, and locates the pages of a block's share.
-__device__ inline void list_early(const Args& p, const RowInfo& info, int row, int kv_head, int rank, int blocks,
-                                  int share, std::int32_t* tables) {
-  const RowOfSlots r = row_at(p.s, p.rows, row);
+__device__ inline void list_early(const TokenArgs& p, const TokenRegion& info, int row, int kv_head, int rank,
+                                  int blocks, int share, std::int32_t* tables) {
+  const SlotRow r = row_at(p.s, p.rows, row);
   if (r.seq_slot < 0) return;
   const int begin = rank * share, stop = min(info.n_now, begin + share), page = (info.base + begin) / kKvPageTokens;
   for (int i = static_cast<int>(threadIdx.x); begin + i * kKvPageTokens < stop; i += static_cast<int>(blockDim.x))
@@ -43,8 +43,8 @@ __device__ inline void list_early(const Args& p, const RowInfo& info, int row, i
 
 // For a row with speculative selection, once the gate is known: lists the speculative selection, with the step's own
 // token last, or this step's selection.
-__device__ inline void list_late(const Args& p, bool flagged, int row, int kv_head, int rank, int blocks) {
-  const RowOfSlots r = row_at(p.s, p.rows, row);
+__device__ inline void list_late(const TokenArgs& p, bool flagged, int row, int kv_head, int rank, int blocks) {
+  const SlotRow r = row_at(p.s, p.rows, row);
   if (flagged) list_others(p, r, kv_head, rank, blocks);
   if (rank > 0 || threadIdx.x > 0) return;
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.layer, r.seq_slot)];

@@ -23,7 +23,7 @@ struct Weighed {
 struct TokenWeight {
   bool sums;  // the value is a sum of probabilities, not a logarithm
   float times;
-  __device__ TokenWeight(const RowInfo& info, Kind kind)
+  __device__ TokenWeight(const TokenRegion& info, Kind kind)
       : sums(kind == Kind::kSums), times(kind == Kind::kLogs ? 1.0f : info.alpha) {}
   __device__ float log_of(float v) const { return v != v ? -INFINITY : sums ? 0.0f : scaled(times, v); }
   __device__ float of(float v, float top) const {

@@ -45,8 +45,8 @@ struct Totals {
 };
 
 // Statistics of a head's scores of [skip, n) as a warp has them: every `each`-th part and token from its `sub`-th on.
-__device__ __forceinline__ HeadStats stats_of_warp(const Args& p, const RowInfo& info, int item, int head, int n,
-                                                   int sub, int each) {
+__device__ __forceinline__ HeadStats stats_of_warp(const TokenArgs& p, const TokenRegion& info, int item, int head,
+                                                   int n, int sub, int each) {
   const int lane = threadIdx.x % kWarp;
   const bool logs = info.logs(p.group);
   const float4* parts = p.partial + (static_cast<std::int64_t>(item) * p.group + head) * p.max_parts;
@@ -94,7 +94,7 @@ __device__ __forceinline__ HeadStats stats_of_warp(const Args& p, const RowInfo&
 }
 
 // A head's statistics from those of its 1, 2 or 4 warps, `each` lanes a head.
-__device__ __forceinline__ HeadStats merged_warps(const RowInfo& info, const float4* parts, bool there, int each) {
+__device__ __forceinline__ HeadStats merged_warps(const TokenRegion& info, const float4* parts, bool there, int each) {
   HeadStats x;
   x.clear();
   if (there) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ HeadStats merged_warps(const RowInfo& info, const flo
 }
 
 // Kind, range and constants of the heads' scores, by the first warp, which has 2^log_each lanes a head.
-__device__ __forceinline__ void total_of_heads(const Args& p, const RowInfo& info, int log_each, Totals& t) {
+__device__ __forceinline__ void total_of_heads(const TokenArgs& p, const TokenRegion& info, int log_each, Totals& t) {
   const int lane = threadIdx.x % kWarp, each = 1 << log_each, head = lane >> log_each;
   const bool logs = info.logs(p.group), there = head < p.group;
   const HeadStats x = merged_warps(info, t.parts, there, each);
@@ -145,10 +145,10 @@ __device__ __forceinline__ void total_of_heads(const Args& p, const RowInfo& inf
   if (lane == 0) t.kind = kind, t.low = low, t.high = high;
 }
 
-// Log-sum-exps and the range of [skip, n), of which Args::partial covers [skip, n_now). Called by the whole block, up
-// to four warps per head.
+// Log-sum-exps and the range of [skip, n), of which TokenArgs::partial covers [skip, n_now). Called by the whole block,
+// up to four warps per head.
 template <int kWarps>
-__device__ __forceinline__ void total(const Args& p, const RowInfo& info, int item, int n, Totals& t) {
+__device__ __forceinline__ void total(const TokenArgs& p, const TokenRegion& info, int item, int n, Totals& t) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int log_each = min(2, 31 - __clz(max(1, kWarps / p.group))), each = 1 << log_each, sub = warp & (each - 1);
 #pragma unroll 1
@@ -162,8 +162,8 @@ __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int it
 }
 
 // Pools four tokens' values (group_pool.h); v has those of the first four heads.
-__device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, const Totals& t, const float* scores,
-                                            float4 (&v)[4]) {
+__device__ __forceinline__ float4 pool_four(const TokenArgs& p, const TokenRegion& info, const Totals& t,
+                                            const float* scores, float4 (&v)[4]) {
   float out[4] = {}, most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
   const Kind kind = t.kind;
   for (int first = 0;;) {
@@ -231,7 +231,7 @@ struct Bins {
   }
   __device__ __forceinline__ std::uint32_t least() const { return __float_as_uint(x_low); }
 };
-__device__ __forceinline__ Bins bins_of(const Args& p, const Totals& t) {
+__device__ __forceinline__ Bins bins_of(const TokenArgs& p, const Totals& t) {
   Bins b;
   if (t.kind == Kind::kSums) {
     b.low = 0, b.scale = 1, b.add = 0;

@@ -22,15 +22,15 @@ constexpr int kThreads = 32 * kScanWarps;
 constexpr int kRegisterLimitThreads = kThreads + 32;
 constexpr int kRing = 2;  // stages in flight per warp
 
-struct Rows {
-  RowInfo of[kMaxRows];
+struct ScanStages {
+  TokenRegion of[kMaxRows];
   int n_stages;
 };
 
 // Finds the rows that select, and the first stage of each. Called by the whole block.
-__device__ void find_rows(const Args& p, Rows& rows) {
+__device__ void find_rows(const TokenArgs& p, ScanStages& rows) {
   for (int row = threadIdx.x / kWarp; row < p.rows.n; row += kScanWarps) {
-    RowInfo info = row_info(p, row);
+    TokenRegion info = row_info(p, row);
     info.each = info.n_select + info.n_select_now > 0 ? (info.n + kStage - 1) / kStage : 0;
     if (threadIdx.x % kWarp == 0) rows.of[row] = info;
   }
@@ -47,11 +47,11 @@ __device__ void find_rows(const Args& p, Rows& rows) {
 struct Head {
   int row, kv_head, first, stop;
 };
-__device__ __forceinline__ Head head_of(const Args& p, const Rows& rows, int stage) {
+__device__ __forceinline__ Head head_of(const TokenArgs& p, const ScanStages& rows, int stage) {
   Head h;
   h.row = 0;
   while (stage >= rows.of[h.row].begin + p.s.n_kv_heads * rows.of[h.row].each) ++h.row;
-  const RowInfo& info = rows.of[h.row];
+  const TokenRegion& info = rows.of[h.row];
   h.kv_head = (stage - info.begin) / info.each;
   h.first = info.begin + h.kv_head * info.each;
   h.stop = h.first + info.each;
@@ -161,13 +161,13 @@ __host__ __device__ constexpr int scan_warp_bytes(int group) {
 template <int kDim>
 struct Fetcher {
   using S = OneBitShape<kDim>;
-  const Args& p;
-  const Rows& rows;
+  const TokenArgs& p;
+  const ScanStages& rows;
   int end, lane, level_bytes;
   Head head;  // of the last stage that was fetched
   const std::byte *codes, *levels;
 
-  __device__ __forceinline__ Fetcher(const Args& args, const Rows& of, int stop)
+  __device__ __forceinline__ Fetcher(const TokenArgs& args, const ScanStages& of, int stop)
       : p(args),
         rows(of),
         end(stop),
@@ -180,7 +180,7 @@ struct Fetcher {
     if (stage < end) {
       if (stage >= head.stop) {
         head = head_of(p, rows, stage);
-        const RowInfo& info = rows.of[head.row];
+        const TokenRegion& info = rows.of[head.row];
         const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, head.kv_head);
         codes = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
         levels = levels_of(p.s, index, 0) + lane * 16;
@@ -292,8 +292,8 @@ struct Queries {
 };
 
 // Writes a stage's scores, tokens i to i + 127 of a KV head, and takes the candidates among them into the statistics.
-__device__ __forceinline__ void write_scores(const Args& p, const RowInfo& info, int item, int i, const float* out,
-                                             float scale, bool logs, Seen* seen) {
+__device__ __forceinline__ void write_scores(const TokenArgs& p, const TokenRegion& info, int item, int i,
+                                             const float* out, float scale, bool logs, Seen* seen) {
   const int own_token = i + threadIdx.x % kWarp * 4;
   const bool all = i >= info.skip && i + kStage <= info.n_now;
   float* to = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + own_token;
@@ -330,9 +330,9 @@ struct Stages {
 };
 
 template <int kDim, bool kWide>
-__global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) {
+__global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(TokenArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ Rows rows;
+  __shared__ ScanStages rows;
   launch_dependents();
   if (!p.early) grid_dependency_wait();
   find_rows(p, rows);
@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) 
   for (int from = stages.begin; from < stages.end;) {
     const Head at = head_of(p, rows, from);
     const int stop = min(at.stop, stages.end), item = at.row * p.s.n_kv_heads + at.kv_head;
-    const RowInfo& info = rows.of[at.row];
+    const TokenRegion& info = rows.of[at.row];
     const float scale = info.alpha * kLog2e;
     const bool logs = info.logs(p.group);
     Queries<kDim, kWide> queries;
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) 
 // ---- launches
 
 template <int kDim, bool kWide>
-void scan_as(const Args& a, const CudaContext& context) {
+void scan_as(const TokenArgs& a, const CudaContext& context) {
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(scan_kernel<kDim, kWide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kScanWarps * scan_warp_bytes<kDim>(kWide ? kMaxGroup : 8)),
@@ -407,7 +407,7 @@ void scan_as(const Args& a, const CudaContext& context) {
 
 }  // namespace
 
-void cuda::tokens::scan(const Args& a, const CudaContext& context) {
+void cuda::tokens::scan(const TokenArgs& a, const CudaContext& context) {
   if (a.terms != nullptr) return scan_sketches(a, context);
   if (a.s.head_dim == 128) {
     a.group > 8 ? scan_as<128, true>(a, context) : scan_as<128, false>(a, context);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/selection/gate/gate_cuda.cuh"
 #include "src/selection/topk/token_lists_cuda.cuh"
 #include "src/selection/topk/token_mass_cuda.cuh"
 #include "src/selection/topk/topk_marks.cuh"
@@ -24,7 +25,7 @@ using namespace cuda::tokens;  // NOLINT
 // memory on each SM: 60 us there, 20 in between. kBoth is for tokens without cache slots.
 enum class SelectPasses { kNow, kNext, kBoth };
 template <SelectPasses kSelectPasses>
-struct Of {
+struct SelectShape {
   static constexpr bool kOverlapped = kSelectPasses == SelectPasses::kNext;
   static constexpr int kThreads = kOverlapped ? 128 : 512, kWarps = kThreads / kWarp;
   static constexpr int kRegisterLimitThreads = kOverlapped ? kThreads : kThreads + 64;
@@ -44,7 +45,7 @@ struct Selection {
   topk::Histogram<topk::Team<kWarps * kWarp, kMaxBlocks>> histogram;
   Totals totals;
   Weighed of_mass_warps[kWarps], of_blocks[kMaxBlocks];  // where the gate compares missing mass
-  RowInfo info;
+  TokenRegion info;
   int of_warps[kWarps];
   std::uint32_t n_rivals;
   int n_before;  // rivals that earlier blocks take
@@ -69,10 +70,10 @@ struct Pass {
 // addresses of its pages.
 template <SelectPasses kSelectPasses, bool kLists>
 struct Block {
-  static constexpr int kThreads = Of<kSelectPasses>::kThreads, kWarps = Of<kSelectPasses>::kWarps,
-                       kStep = Of<kSelectPasses>::kStep;
+  static constexpr int kThreads = SelectShape<kSelectPasses>::kThreads, kWarps = SelectShape<kSelectPasses>::kWarps,
+                       kStep = SelectShape<kSelectPasses>::kStep;
   using Team = topk::Team<kThreads, kMaxBlocks>;
-  const Args& p;
+  const TokenArgs& p;
   Selection<kWarps>& sel;
   float* values;
   std::uint32_t *mask, *there;
@@ -82,7 +83,7 @@ struct Block {
   std::int64_t index;
 
   __device__ __forceinline__ bool needed() const { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); }
-  // Called by the first warp or by all; the block sees it after its next barrier.
+  // Reads the KV head's flag. Called by the first warp or by all; the block sees it after its next barrier.
   __device__ __forceinline__ void read_gate() {
     const bool now = needed();
     if (threadIdx.x == 0) sel.flagged = now;
@@ -92,7 +93,7 @@ struct Block {
   // heads that need it; all, where the gate compares missing mass, which needs the speculative selection still intact.
   // kBoth: a row with speculative selection otherwise selects for the next step first.
   __device__ __forceinline__ bool has_pass(int pass) {
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     if constexpr (kSelectPasses == SelectPasses::kBoth) {
       if (pass == 0) return true;
       if (!info.speculative || !(info.by_mass || sel.flagged)) return false;
@@ -104,7 +105,7 @@ struct Block {
     }
   }
   __device__ __forceinline__ Pass pass_of(int pass) const {
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     Pass a;
     a.next = kSelectPasses == SelectPasses::kNext ||
              (kSelectPasses == SelectPasses::kBoth && info.speculative && (pass == 0) != info.by_mass);
@@ -115,9 +116,9 @@ struct Block {
   }
   // A pass that selects nothing.
   __device__ __forceinline__ void skip_pass(int pass) {
-    const RowInfo& info = sel.info;
-    if (pass > 0 || !info.speculative) return;
-    if (info.by_mass && team.rank == 0 && threadIdx.x == 0) p.s.selection.mass[index] = 0;
+    const TokenRegion& info = sel.info;
+    if (kSelectPasses == SelectPasses::kNext || pass > 0 || !info.speculative) return;
+    if (info.by_mass && threadIdx.x == 0) publish_mass_gate(p.s, p.s.plans[info.seq_slot].gate, index, 0);
     __syncthreads();
     read_gate();
     __syncthreads();
@@ -134,7 +135,7 @@ struct Block {
   // Pools the share's values and counts them by bin.
   __device__ __forceinline__ Bins count_values(const Pass& a) {
     const int tid = threadIdx.x;
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     const int one =
         static_cast<int>(gridDim.y);  // a constant would become the increment, which takes one address at a time
     const float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + a.begin;
@@ -237,8 +238,9 @@ struct Block {
     return t.first();
   }
 
-  // Share of this step's selection that the speculative selection lacks, to DeviceCache::mass; then the gate.
-  __device__ __forceinline__ void compute_missing_mass(const Pass& a) {
+  // Evaluates a gate by missing mass: the share that is in this step's selection and that the speculative selection
+  // lacks.
+  __device__ __forceinline__ void gate_by_mass(const Pass& a) {
     const int tid = threadIdx.x;
     const std::int32_t* speculative = p.s.selection.ids[1] + index * p.s.max_listed;
     const int n_speculative = min(__ldcg(p.s.selection.n[1] + index), p.s.max_listed), from = sel.info.base + a.begin;
@@ -256,7 +258,8 @@ struct Block {
       put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
     }
     cluster_sync();
-    if (tid == 0) p.s.selection.mass[index] = missing_mass(sel.of_blocks, team.blocks);  // equal in every block
+    if (tid == 0)  // equal in every block
+      publish_mass_gate(p.s, p.s.plans[sel.info.seq_slot].gate, index, missing_mass(sel.of_blocks, team.blocks));
     __syncthreads();
     read_gate();
   }
@@ -265,7 +268,7 @@ struct Block {
   // listed.
   __device__ __forceinline__ void write_selected(const Pass& a, int first) {
     const int tid = threadIdx.x;
-    const RowInfo& info = sel.info;
+    const TokenRegion& info = sel.info;
     const auto when = static_cast<int>(a.next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.selection.ids[when] + index * p.s.max_listed;
     const bool lists = kLists && !a.next && (!info.speculative || sel.flagged);
@@ -280,10 +283,11 @@ struct Block {
 };
 
 template <SelectPasses kSelectPasses, bool kLists>
-__global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<kSelectPasses>::kBlocksOfRegisters)
-    select_kernel(Args p, int blocks, int kept, int share) {
+__global__ void __launch_bounds__(SelectShape<kSelectPasses>::kRegisterLimitThreads,
+                                  SelectShape<kSelectPasses>::kBlocksOfRegisters)
+    select_kernel(TokenArgs p, int blocks, int kept, int share) {
   extern __shared__ __align__(16) float values[];
-  __shared__ __align__(16) Selection<Of<kSelectPasses>::kWarps> sel;
+  __shared__ __align__(16) Selection<SelectShape<kSelectPasses>::kWarps> sel;
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
   auto* there = mask + share / 32;
   auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
@@ -292,11 +296,11 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
   cluster_begin();
   launch_dependents();
   if (threadIdx.x < kWarp) {
-    const RowInfo own = row_info(p, row);
+    const TokenRegion own = row_info(p, row);
     if (threadIdx.x == 0) sel.info = own, sel.flagged = false;
   }
   __syncthreads();
-  const RowInfo& info = sel.info;
+  const TokenRegion& info = sel.info;
   if constexpr (kLists) list_early(p, info, row, kv_head, rank, blocks, share_of(info.n_now, blocks), tables);
   grid_dependency_wait();
   cluster_begun();
@@ -314,7 +318,8 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
     const topk::Threshold border = block.find_border(a, bins, pass);
     block.take_certain(a, bins, border);
     const int first = block.take_rivals(a, bins, border);
-    if (info.by_mass && !a.next) block.compute_missing_mass(a);
+    if constexpr (kSelectPasses != SelectPasses::kNext)
+      if (info.by_mass && !a.next) block.gate_by_mass(a);
     block.write_selected(a, first);
   }
   if constexpr (kLists)
@@ -324,9 +329,9 @@ __global__ void __launch_bounds__(Of<kSelectPasses>::kRegisterLimitThreads, Of<k
 // As many thread blocks per KV head as the device runs for all KV heads at once, one per SM: with two, 32 KV heads of
 // 32,768 tokens took 1.3 us longer.
 template <SelectPasses kSelectPasses, bool kLists>
-void run(const Args& a, const CudaContext& context) {
+void run(const TokenArgs& a, const CudaContext& context) {
   const auto kernel = select_kernel<kSelectPasses, kLists>;
-  using K = Of<kSelectPasses>;
+  using K = SelectShape<kSelectPasses>;
   static const int most_shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
   static const std::vector<int> clusters = [&] {  // by number of blocks: clusters that the device runs at once
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
@@ -346,7 +351,7 @@ void run(const Args& a, const CudaContext& context) {
 
 }  // namespace
 
-void cuda::tokens::select(const Args& a, SelectWhen when, const CudaContext& context) {
+void cuda::tokens::select(const TokenArgs& a, SelectWhen when, const CudaContext& context) {
   if (a.lists) {
     run<SelectPasses::kBoth, true>(a, context);
   } else if (when == SelectWhen::kNow) {

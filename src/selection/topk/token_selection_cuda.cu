@@ -35,7 +35,7 @@ struct Layout {
     return static_cast<std::size_t>(items * (rows_of_scores() * width * 4 + group * parts * 16 + 16));
   }
   int rows_of_scores() const { return group == 1 ? 1 : group + 2; }  // and pooled for this step and the next
-  void seq_slot(std::byte* at, SelectWhen when, Args& a) const {
+  void seq_slot(std::byte* at, SelectWhen when, TokenArgs& a) const {
     a.scores = reinterpret_cast<float*>(at);
     const int pooled = group == 1 ? 0 : when == SelectWhen::kNow ? group : group + 1;
     a.pooled = a.scores + pooled * items * width;
@@ -46,7 +46,7 @@ struct Layout {
 
 template <typename F>
 void for_rows(const SelectTokens& c, const DeviceCache& s, std::int32_t slot_layer, const Layout& layout, F&& run) {
-  Args a{};
+  TokenArgs a{};
   a.s = cuda::of_layer(s, slot_layer);
   a.early = c.early, a.lists = c.pages != nullptr;
   if (a.lists) a.pages = *c.pages, a.model_layer = c.layer;
@@ -77,7 +77,7 @@ void select_tokens_cuda(const SelectTokens& c, const DeviceCache& s, std::int32_
   const bool now = c.when == SelectWhen::kNow, lists = c.pages != nullptr,
              at_once = layout.rows >= c.rows.n;  // else scores of some rows overwrite others'
   if (!now && (lists || !at_once)) return;
-  for_rows(c, s, slot_layer, layout, [&](const Args& a) {
+  for_rows(c, s, slot_layer, layout, [&](const TokenArgs& a) {
     if (now) scan(a, context);
     select(a, c.when, context);
     if (!lists && !at_once) select(a, SelectWhen::kNext, context);
@@ -86,7 +86,7 @@ void select_tokens_cuda(const SelectTokens& c, const DeviceCache& s, std::int32_
 
 void scan_tokens_cuda(const SelectTokens& c, const DeviceCache& s, std::int32_t slot_layer,
                       const CudaContext& context) {
-  for_rows(c, s, slot_layer, Layout(s, c.rows.n), [&](const Args& a) { scan(a, context); });
+  for_rows(c, s, slot_layer, Layout(s, c.rows.n), [&](const TokenArgs& a) { scan(a, context); });
 }
 
 }  // namespace mneme

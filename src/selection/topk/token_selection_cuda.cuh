@@ -16,7 +16,7 @@ constexpr int kStage = 128;    // tokens per warp and iteration of the scan
 constexpr int kScanWarps = 8;  // warps per block
 constexpr int kMaxRows = 64, kMaxGroup = kMaxSlotGroup;
 
-struct Args {
+struct TokenArgs {
   DeviceCache s;
   SlotRows rows;
   KvTables pages;  // where `lists`: tables with the model's layer
@@ -35,8 +35,8 @@ struct Args {
 
 // Candidates of a row: position i is token base + i. Of [skip, n_now) n_select_now are selected for this step (with
 // speculative selection by the KV heads that need it), and of [skip, n) n_select for the next; without speculative
-// selection both are the same. Args::partial covers [skip, n_now).
-struct RowInfo {
+// selection both are the same. TokenArgs::partial covers [skip, n_now).
+struct TokenRegion {
   int seq_slot, base, skip, n, n_select, n_now, n_select_now;
   bool speculative;
   bool by_mass;     // the gate compares missing mass
@@ -47,9 +47,9 @@ struct RowInfo {
   __device__ bool logs(int group) const { return group > 1 && (pool == Pool::kMaxS || pool == Pool::kMeanS); }
 };
 // Both counts are 0: the row selects nothing.
-__device__ inline RowInfo row_info(const Args& p, int row) {
-  RowInfo info{};
-  const RowOfSlots r = row_at(p.s, p.rows, row);
+__device__ inline TokenRegion row_info(const TokenArgs& p, int row) {
+  TokenRegion info{};
+  const SlotRow r = row_at(p.s, p.rows, row);
   if (!r.sparse) return info;
   info.speculative = r.plan.schedule == ScheduleKind::kSpeculative;
   if (!info.speculative && r.plan.schedule != ScheduleKind::kEveryStep) return info;
@@ -81,10 +81,10 @@ struct HeadStats {
   __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY; }
 };
 
-// Writes scores of all rows' tokens and their statistics (Args::partial).
-void scan(const Args& a, const CudaContext& context);
-void scan_sketches(const Args& a, const CudaContext& context);
-// Selects the best tokens; where Args::lists for both steps at once.
-void select(const Args& a, SelectWhen when, const CudaContext& context);
+// Writes scores of all rows' tokens and their statistics (TokenArgs::partial).
+void scan(const TokenArgs& a, const CudaContext& context);
+void scan_sketches(const TokenArgs& a, const CudaContext& context);
+// Selects the best tokens; where TokenArgs::lists for both steps at once.
+void select(const TokenArgs& a, SelectWhen when, const CudaContext& context);
 
 }  // namespace mneme::cuda::tokens

@@ -13,7 +13,7 @@ using namespace cuda;  // NOLINT
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kMaxChannels = kMaxSlotHeadDim / kWarp;  // of a lane
 
-struct Args {
+struct TopPArgs {
   KeepTopP k;
   DeviceCache s;  // of_layer()
   int slot_layer, group;
@@ -21,13 +21,13 @@ struct Args {
 };
 
 // One (row, KV head).
-struct Item {
+struct PrunedHead {
   int row, kv_head, seq_slot, n;
   bool keeps_all;
 };
-__device__ __forceinline__ bool item_at(const Args& p, int number, Item& item) {
+__device__ __forceinline__ bool item_at(const TopPArgs& p, int number, PrunedHead& item) {
   item.row = number / p.s.n_kv_heads, item.kv_head = number % p.s.n_kv_heads;
-  const RowOfSlots r = row_at(p.s, p.k.rows, item.row);
+  const SlotRow r = row_at(p.s, p.k.rows, item.row);
   item.seq_slot = r.seq_slot;
   item.n = r.seq_slot < 0 ? 0 : p.k.lengths[item.row];
   item.keeps_all = !r.sparse || r.plan.top_p >= 1;
@@ -35,7 +35,7 @@ __device__ __forceinline__ bool item_at(const Args& p, int number, Item& item) {
 }
 
 // Key of a listed token.
-__device__ __forceinline__ const std::byte* listed_key(const Args& p, const Item& item, int at) {
+__device__ __forceinline__ const std::byte* listed_key(const TopPArgs& p, const PrunedHead& item, int at) {
   const KvTables& t = p.k.tables;
   const std::int32_t* table = t.blocks + table_at(t, p.k.tables_layer, item.seq_slot, item.kv_head);
   const std::int64_t token =
@@ -44,10 +44,10 @@ __device__ __forceinline__ const std::byte* listed_key(const Args& p, const Item
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) score_kernel(TopPArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  Item item;
+  PrunedHead item;
   if (!item_at(p, static_cast<int>(blockIdx.y), item) || item.keeps_all) return;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, d = p.s.head_dim;
   const std::int64_t head = std::int64_t{item.row} * p.s.n_heads + item.kv_head * p.group;
@@ -86,7 +86,7 @@ __device__ V over_block(V own, F&& merge) {
 
 // Converts a head's scores to softmax weights, the largest 1, and returns the least weight that is kept: the tokens at
 // or above it hold the share.
-__device__ float least_kept(const Args& p, const Item& item, float share, float* scores) {
+__device__ float least_kept(const TopPArgs& p, const PrunedHead& item, float share, float* scores) {
   float most = -INFINITY;
   for (int i = threadIdx.x; i < item.n; i += kThreads) most = fmaxf(most, scores[i]);
   most = over_block(most, [](float a, float b) { return fmaxf(a, b); });
@@ -111,10 +111,10 @@ __device__ float least_kept(const Args& p, const Item& item, float share, float*
   return __uint_as_float(low);
 }
 
-__global__ void __launch_bounds__(kThreads) keep_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) keep_kernel(TopPArgs p) {
   launch_dependents();
   grid_dependency_wait();
-  Item item;
+  PrunedHead item;
   if (!item_at(p, static_cast<int>(blockIdx.x), item)) return;
   float* weights = p.k.log_weights + static_cast<std::int64_t>(blockIdx.x) * p.k.stride;
   const float share = item.keeps_all ? 1.0f : p.s.plans[item.seq_slot].top_p;
@@ -146,8 +146,8 @@ std::size_t top_p_scratch_bytes(const DeviceCache& s, std::int32_t n_rows, std::
 
 void keep_top_p_cuda(const KeepTopP& k, const DeviceCache& s, std::int32_t slot_layer, const CudaContext& context) {
   if (k.rows.n == 0) return;
-  const Args args{k, of_layer(s, slot_layer), slot_layer, s.n_heads / s.n_kv_heads,
-                  reinterpret_cast<float*>(k.scratch)};
+  const TopPArgs args{k, of_layer(s, slot_layer), slot_layer, s.n_heads / s.n_kv_heads,
+                      reinterpret_cast<float*>(k.scratch)};
   const int items = k.rows.n * s.n_kv_heads;
   const int blocks = std::clamp(8 * sm_count() / items, 1, static_cast<int>(k.stride) / kWarps + 1);
   with_kv_type(s, [&]<typename T>(T) {

@@ -96,12 +96,12 @@ struct Histogram {
 };
 
 // Among 32 bins of every block, the one with the `left`-th largest.
-struct Part {
+struct FoundBin {
   int at, above, here;            // above: in higher bins
   int above_before, here_before;  // in the blocks before this one
 };
 template <typename Team>
-__device__ __forceinline__ Part find_part(const Team& team, const std::uint32_t (*of)[kWarp], int left) {
+__device__ __forceinline__ FoundBin find_part(const Team& team, const std::uint32_t (*of)[kWarp], int left) {
   const int lane = threadIdx.x % kWarp, part = kWarp - 1 - lane;
   int own = 0, before = 0;
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ __forceinline__ Part find_part(const Team& team, const std::uint32_t 
   const int up_to = warp_inclusive_scan(own);
   const unsigned reached = __ballot_sync(~0u, up_to >= left);
   const int at = reached == 0 ? kWarp - 1 : __ffs(static_cast<int>(reached)) - 1;
-  Part f{};
+  FoundBin f{};
   f.at = kWarp - 1 - at;
   f.here = __shfl_sync(~0u, own, at);
   f.above = __shfl_sync(~0u, up_to, at) - f.here;
@@ -144,14 +144,14 @@ __device__ __forceinline__ void find_bin(const Team& team, Histogram<Team, kWeig
   team.arrive();
   meanwhile();
   team.wait();
-  const Part coarse = find_part(team, h.coarse, t.need);
+  const FoundBin coarse = find_part(team, h.coarse, t.need);
   const std::uint32_t(*of)[kWarp] = &h.of[coarse.at];
   if constexpr (!Team::kAlone) {
     for (int b = warp; b < team.blocks; b += Team::kWarps) h.fine[b][lane] = get(address_in(&h.of[coarse.at][lane], b));
     __syncthreads();
     of = h.fine;
   }
-  const Part fine = find_part(team, of, t.need - coarse.above);
+  const FoundBin fine = find_part(team, of, t.need - coarse.above);
   const int bin = coarse.at * kWarp + fine.at;
   range = {range.low + (static_cast<std::uint32_t>(bin) << next), next};
   t.need -= coarse.above + fine.above, t.here = fine.here;

@@ -3,7 +3,7 @@
 
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/summary/sketch.h"
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/select_skeleton.cuh"
 #include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme::cuda {
@@ -66,12 +66,12 @@ struct Item : Candidates {
 
 // The row of a (row, KV head). It is there before a step's first kernel, so that kernels load it while the one before
 // them still runs: two loads, one after the other.
-__device__ __forceinline__ RowOfSlots row_of(const UnfusedArgs& p, int number) {
+__device__ __forceinline__ SlotRow row_of(const UnfusedArgs& p, int number) {
   return row_at(p.s, p.rows, number / p.s.n_kv_heads);
 }
 
 // Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
-__device__ inline bool item_at(const UnfusedArgs& p, const RowOfSlots& r, int number, bool records, Item& item) {
+__device__ inline bool item_at(const UnfusedArgs& p, const SlotRow& r, int number, bool records, Item& item) {
   item.kv_head = number % p.s.n_kv_heads;
   if (r.seq_slot < 0 || r.plan.scores.own_arrays) return false;
   if (p.when == SelectWhen::kNow && by_mass(r)) {  // the common case, in few instructions

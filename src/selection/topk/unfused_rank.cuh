@@ -122,7 +122,7 @@ __device__ inline void write_selection(const UnfusedArgs& p, const Item& item, s
 }
 
 // ---- by a cluster: each thread block pools a share of the units and writes keys to the first block, which ranks them
-// (select_common.cuh). For 4,096 pages the pooling of one block was most of its time.
+// (select_skeleton.cuh). For 4,096 pages the pooling of one block was most of its time.
 
 struct ClusterArgs {
   int group, blocks;
@@ -153,13 +153,12 @@ __device__ inline void sum_share(const Item& item, const ClusterArgs& c, const S
   }
 }
 
-// Ranks a KV head whose blocks have scored their shares. Called by all blocks of the cluster.
-//   scores  of the block's share; keys  of all units, used in the first block; units  [max_listed]: its scratch, for more
-//           than kFew units
+// pool_cluster() with sinks and window as one more unit (Domain::kAttention).
+//   scores  of the block's share; keys  of all units, used in the first block
 //   s       has the block's parts of log-sum-exps (of_warps)
 template <int kMost>
-__device__ void rank_share(const UnfusedArgs& p, const Item& item, const ClusterArgs& c, const Share& at,
-                           const float* scores, std::uint32_t* keys, std::int32_t* units, ClusterRank& s) {
+__device__ __forceinline__ void pool_with_fixed(const Item& item, const ClusterArgs& c, const Share& at,
+                                                const float* scores, std::uint32_t* keys, ClusterRank& s) {
   const int tid = threadIdx.x;
   if (tid == 0) s.ranker.least = ~0u, s.ranker.most = 0;
   const bool logs = pools_logs(item.plan.scores.pool);
@@ -173,7 +172,13 @@ __device__ void rank_share(const UnfusedArgs& p, const Item& item, const Cluster
     s.sums.all[tid] = with_fixed(s.sums.all[tid], s.sums.fixed[tid]);
   __syncthreads();
   pool_share<kMost>(c, item.plan, at, scores, s.sums.all, keys, s.ranker);
-  if (at.rank == 0) write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
+}
+
+// write_selection() of a KV head by the cluster's first block.   units  [max_listed]: scratch, for more than kFew units
+template <int kMost>
+__device__ __forceinline__ void mark_units(const UnfusedArgs& p, const Item& item, std::uint32_t* keys,
+                                           std::int32_t* units, ClusterRank& s) {
+  write_selection<kMost>(p, item, keys, item.n_select <= kFew ? s.units : units, s.sums, s.ranker);
 }
 
 }  // namespace mneme::cuda

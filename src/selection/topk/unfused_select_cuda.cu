@@ -15,7 +15,6 @@ constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
 constexpr int kMaxRows = 64, kMaxChannels = 256 / kWarp;      // channels of a lane
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
 constexpr int kStaticShared = 9 << 10;
-using Args = UnfusedArgs;
 
 // ---- random scores: src/base/rng.h
 
@@ -30,7 +29,7 @@ __device__ __forceinline__ std::uint64_t random_u64(std::uint64_t seed, std::uin
   return mix(mix(seed + kStep) + kStep * (counter + 1));
 }
 
-__device__ __forceinline__ void write_random_scores(const Args& p, const Item& item) {
+__device__ __forceinline__ void write_random_scores(const UnfusedArgs& p, const Item& item) {
   const std::uint64_t where = (static_cast<std::uint64_t>(item.length) << 24) ^
                               (static_cast<std::uint64_t>(p.layer) << 12) ^
                               static_cast<std::uint64_t>(item.kv_head / p.s.shared);
@@ -102,7 +101,8 @@ __device__ __forceinline__ Channels one_bit_key(const std::byte* group, int toke
 // Scores of unit `u` from its tokens' scores: their log-sum-exp times 1 / alpha (raw keys), or their mean (1-bit keys).
 //   key: i -> channels of the unit's i-th token
 template <typename F>
-__device__ void score_tokens(const Args& p, const Item& item, const float* q, int u, int n_tokens, bool mean, F&& key) {
+__device__ void score_tokens(const UnfusedArgs& p, const Item& item, const float* q, int u, int n_tokens, bool mean,
+                             F&& key) {
   const int lane = threadIdx.x % kWarp, d = p.s.head_dim;
   float max[kMaxGroup], sum[kMaxGroup];
 #pragma unroll
@@ -134,7 +134,7 @@ __device__ void score_tokens(const Args& p, const Item& item, const float* q, in
 }
 
 template <typename T>
-__device__ void score_keys(const Args& p, const Item& item, const float* q, int u) {
+__device__ void score_keys(const UnfusedArgs& p, const Item& item, const float* q, int u) {
   const int n_tokens = tokens_of_unit(item), first = (item.first + u) * n_tokens;
   score_tokens(p, item, q, u, n_tokens, false, [&](int t) {
     const std::byte* key = token_at(p.pages, p.layer, item.seq_slot, item.kv_head, first + t);
@@ -144,7 +144,7 @@ __device__ void score_keys(const Args& p, const Item& item, const float* q, int 
 
 // Key of a stored token. This step's own is not in the sequence's pages yet where these are in host memory.
 template <typename T>
-__device__ __forceinline__ KvRow<T> stored_key(const Args& p, const Item& item, int token) {
+__device__ __forceinline__ KvRow<T> stored_key(const UnfusedArgs& p, const Item& item, int token) {
   const DeviceCache& s = p.s;
   const std::byte* at =
       s.n_slots > 0 && token == item.stored - 1
@@ -154,7 +154,7 @@ __device__ __forceinline__ KvRow<T> stored_key(const Args& p, const Item& item, 
 }
 
 template <typename T>
-__device__ void score_entry(const Args& p, const Item& item, const float* q, int u) {
+__device__ void score_entry(const UnfusedArgs& p, const Item& item, const float* q, int u) {
   const UnitEntries& e = p.s.index.entries;
   const std::byte* entries = entries_of(p, item);
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
@@ -180,10 +180,10 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) score_kernel(UnfusedArgs p) {
   extern __shared__ float q[];
   launch_dependents();
-  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.y));
+  const SlotRow row = row_of(p, static_cast<int>(blockIdx.y));
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, static_cast<int>(blockIdx.y), false, item)) return;
@@ -199,12 +199,12 @@ __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
 
 // ---- rank
 
-__global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) rank_kernel(UnfusedArgs p) {
   __shared__ Ranker ranker;
   __shared__ HeadSums sums;
   launch_dependents();
   const int number = static_cast<int>(blockIdx.x);
-  const RowOfSlots row = row_of(p, number);
+  const SlotRow row = row_of(p, number);
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, number, true, item)) return;
@@ -212,38 +212,56 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   write_selection<kMaxGroup>(p, item, keys, p.units + static_cast<std::int64_t>(number) * p.s.max_listed, sums, ranker);
 }
 
+// Units of any index, whose scores are in device memory, for select_own_item().
+struct ScoredUnits {
+  const UnfusedArgs& p;
+  int blocks;
+  std::uint32_t* keys;
+  ClusterRank& shared;
+  SlotRow row;
+  Item item;
+
+  __device__ __forceinline__ int number() const { return static_cast<int>(blockIdx.x) / blocks; }
+  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % blocks; }
+  __device__ __forceinline__ ClusterArgs cluster() const { return {item.n_scored, blocks, p.width}; }
+
+  __device__ __forceinline__ void prefetch() { row = row_of(p, number()); }
+  __device__ __forceinline__ bool takes(int) { return item_at(p, row, number(), rank() == 0, item); }
+  __device__ __forceinline__ Share share() const {
+    return share_of(item.seq_slot, item.kv_head, item.index, item.n, rank(), blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    if (pools_logs(item.plan.scores.pool)) sum_share(item, cluster(), at, item.scores + at.begin, shared.of_warps);
+  }
+  __device__ __forceinline__ bool pools() const { return true; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    const float* scores = item.scores + at.begin;
+    item.n_scored <= 4 ? pool_with_fixed<4>(item, cluster(), at, scores, keys, shared)
+                       : pool_with_fixed<kMaxGroup>(item, cluster(), at, scores, keys, shared);
+  }
+  __device__ __forceinline__ void mark(const Share&) {
+    std::int32_t* units = p.units + static_cast<std::int64_t>(number()) * p.s.max_listed;
+    item.n_scored <= 4 ? mark_units<4>(p, item, keys, units, shared)
+                       : mark_units<kMaxGroup>(p, item, keys, units, shared);
+  }
+};
+
 // Where the keys of a KV head fit in shared memory.
-__global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int blocks) {
+__global__ void __launch_bounds__(kThreads) rank_cluster_kernel(UnfusedArgs p, int blocks) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the KV head, in the cluster's first block
   __shared__ ClusterRank shared;
-  cluster_begin();
-  launch_dependents();
-  const int number = static_cast<int>(blockIdx.x) / blocks, rank = static_cast<int>(blockIdx.x) % blocks;
-  const RowOfSlots row = row_of(p, number);
-  grid_dependency_wait();
-  cluster_begun();
-  Item item;
-  if (!item_at(p, row, number, rank == 0, item)) return;
-  const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, blocks);
-  const ClusterArgs cluster{item.n_scored, blocks, p.width};
-  std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
-  const float* scores = item.scores + at.begin;
-  if (pools_logs(item.plan.scores.pool)) sum_share(item, cluster, at, scores, shared.of_warps);
-  if (item.n_scored <= 4) {
-    rank_share<4>(p, item, cluster, at, scores, keys, units, shared);
-  } else {
-    rank_share<kMaxGroup>(p, item, cluster, at, scores, keys, units, shared);
-  }
+  ScoredUnits index{p, blocks, keys, shared};
+  select_own_item(index, blocks);
 }
 
 // ---- one selection for all KV heads of a layer (SelectScope::kLayer): each pools its units to keys, and the keys of
 // a row's KV heads become the one score of each of them.
 
-__global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) pool_heads_kernel(UnfusedArgs p) {
   __shared__ Ranker ranker;
   __shared__ HeadSums sums;
   launch_dependents();
-  const RowOfSlots row = row_of(p, static_cast<int>(blockIdx.x));
+  const SlotRow row = row_of(p, static_cast<int>(blockIdx.x));
   grid_dependency_wait();
   Item item;
   if (item_at(p, row, static_cast<int>(blockIdx.x), false, item) && item.plan.scope == SelectScope::kLayer)
@@ -258,10 +276,10 @@ __device__ __forceinline__ float pool_two(Pool pool, float a, float b) {
   return pool == Pool::kMeanS && isfinite(most) ? most + log1pf(expf(-fabsf(a - b))) : most;
 }
 
-__global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) pool_layer_kernel(UnfusedArgs p) {
   launch_dependents();
   const int heads = p.s.n_kv_heads, number = static_cast<int>(blockIdx.y) * heads;  // of the first KV head
-  const RowOfSlots row = row_of(p, number);
+  const SlotRow row = row_of(p, number);
   grid_dependency_wait();
   Item item;
   if (!item_at(p, row, number, false, item) || item.plan.scope != SelectScope::kLayer) return;
@@ -298,7 +316,7 @@ struct Layout {
   std::size_t bytes() const { return of_all(score_bytes + unit_bytes + term_bytes); }
 };
 
-void rank(const Args& a, const CudaContext& context) {
+void rank(const UnfusedArgs& a, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
   static const int limit = [] {
     const int bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
@@ -317,7 +335,7 @@ void rank(const Args& a, const CudaContext& context) {
                   dim3(kThreads), static_cast<unsigned>(blocks), keys, a, blocks);
 }
 
-void run(Args a, bool pools_layers, const CudaContext& context) {
+void run(UnfusedArgs a, bool pools_layers, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
   if (a.s.index.entries.summarised()) {
@@ -348,7 +366,7 @@ std::size_t unfused_select_scratch_bytes(const DeviceCache& s, std::int32_t n_ro
 void unfused_select_cuda(const UnfusedSelect& c, const DeviceCache& s, std::int32_t slot_layer,
                          const CudaContext& context) {
   const Layout layout(s, c.rows.n);
-  Args a{};
+  UnfusedArgs a{};
   a.s = of_layer(s, slot_layer);
   a.pages = c.pages;
   a.when = c.when;

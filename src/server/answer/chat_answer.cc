@@ -30,8 +30,7 @@ ChatAnswer::ChatAnswer(std::shared_ptr<const AnswerReading> how, const Tokenizer
     : how_(std::move(how)),
       tokenizer_(tokenizer),
       id_(std::move(id)),
-      parser_(AnswerParser::make(*how_->marks,
-                                 {.in_thought = how_->in_thought, .tools = how_->has_tools ? &how_->tools : nullptr})),
+      parser_(AnswerParser::make(*how_)),
       decoder_(tokenizer) {}
 
 void ChatAnswer::feed(std::string_view bytes, std::vector<AnswerEvent>& events) {
@@ -86,8 +85,10 @@ std::vector<ChatAnswer::Piece> ChatAnswer::pieces_of(std::vector<AnswerEvent> ev
     Piece piece{.event = std::move(event), .tokens = {}};
     if (piece.event.part == AnswerPart::kCallBegin) piece.event.id = call_id(piece.event);
     while (!tokens_.empty() && tokens_.front().at < piece.event.end) {
-      if (piece.event.part == AnswerPart::kText && !tokenizer_.is_control(tokens_.front().token.token))
-        piece.tokens.push_back(std::move(tokens_.front().token));
+      if (!tokenizer_.is_control(tokens_.front().token.token)) {
+        if (piece.event.part == AnswerPart::kThought) ++thought_tokens_;
+        if (piece.event.part == AnswerPart::kText) piece.tokens.push_back(std::move(tokens_.front().token));
+      }
       tokens_.pop_front();
     }
     collect(piece);

@@ -1,6 +1,7 @@
 // One answer of a chat to its thought, text and calls, from the events of its generation.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
@@ -14,11 +15,7 @@
 namespace mneme::server {
 
 // How a request's answers are read.
-struct AnswerReading {
-  std::shared_ptr<const AnswerMarks> marks;
-  bool in_thought = false;  // the prompt has opened one
-  bool has_tools = false;
-  AnswerTools tools;
+struct AnswerReading : AnswerScope {
   std::set<std::string> known_ids;  // of calls in the conversation
 };
 
@@ -44,6 +41,7 @@ class ChatAnswer {
   const std::string& text() const { return text_; }
   const std::vector<Call>& calls() const { return calls_; }
   const std::vector<TokenScore>& text_tokens() const { return text_tokens_; }
+  std::int64_t thought_tokens() const { return thought_tokens_; }  // special ones not among them
 
  private:
   void feed(std::string_view bytes, std::vector<AnswerEvent>& events);
@@ -67,6 +65,7 @@ class ChatAnswer {
   std::string thought_, text_;
   std::vector<Call> calls_;
   std::vector<TokenScore> text_tokens_;
+  std::int64_t thought_tokens_ = 0;
 };
 
 }  // namespace mneme::server

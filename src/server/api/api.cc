@@ -1,6 +1,7 @@
 #include "src/server/api/api.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -33,8 +34,12 @@ HttpResponse response_of(const ApiError& error) {
 
 namespace {
 
+// Requires  a TaggedWriter.
 void answer(ResponseWriter& writer, const ApiError& error) {
-  writer.respond(response_of(error));
+  const auto& tagged = static_cast<TaggedWriter&>(writer);
+  HttpResponse response = response_of(error);
+  if (tagged.of_messages()) response.body = error.anthropic_body(tagged.request_id());
+  writer.respond(std::move(response));
 }
 
 // Takes the same time wherever the first difference is.
@@ -73,7 +78,20 @@ bool is_json(std::string_view content_type) {
   return content_type.substr(0, content_type.find(';')).find("json") != std::string_view::npos;
 }
 
+// Names of a client, as a header and a log line may contain them.
+std::string printable_list(const std::vector<std::string>& names) {
+  std::string list = fmt::format("{}", fmt::join(names, ", "));
+  std::replace_if(
+      list.begin(), list.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return list.substr(0, 1000);
+}
+
 }  // namespace
+
+std::string_view key_of(const HttpRequest& request) {
+  const std::string_view key = bearer_key(request.header("authorization"));
+  return key.empty() ? request.header("x-api-key") : key;
+}
 
 Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors,
          const KvEventPublisher* events)
@@ -86,6 +104,7 @@ Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop
       slot_files_(loop, options.slot_path),
       plans_(loop.model()),
       formats_(options.answer_format, *loop.model().text),
+      responses_(options.responses.bytes, options.responses.seconds),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {
   for (const Preset& preset : options.presets) compile_preset(preset);
@@ -119,6 +138,12 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/v1/loads", .handler = &Api::loads},
       {.method = "POST", .path = "/v1/completions", .handler = &Api::completions, .computes = true},
       {.method = "POST", .path = "/v1/chat/completions", .handler = &Api::chat, .computes = true},
+      {.method = "POST", .path = "/v1/responses", .handler = &Api::responses, .computes = true},
+      {.method = "POST", .path = "/v1/responses/input_tokens", .handler = &Api::input_tokens},
+      {.method = "GET", .path = "/v1/responses/*", .handler = &Api::stored_response},
+      {.method = "DELETE", .path = "/v1/responses/*", .handler = &Api::delete_response},
+      {.method = "POST", .path = "/v1/messages", .handler = &Api::messages, .computes = true},
+      {.method = "POST", .path = "/v1/messages/count_tokens", .handler = &Api::count_tokens},
       {.method = "POST", .path = "/tokenize", .handler = &Api::tokenize},
       {.method = "POST", .path = "/detokenize", .handler = &Api::detokenize},
       {.method = "POST", .path = "/apply-template", .handler = &Api::apply_template},
@@ -144,11 +169,12 @@ void Api::handle(HttpRequest request, std::shared_ptr<ResponseWriter> inner) {
 void Api::check_caller(const HttpRequest& request, const Route& route) const {
   if (asks_for_key(options_.listen)) {
     if (route.open) return;
-    const std::string_view key = bearer_key(request.header("authorization"));
+    const std::string_view key = key_of(request);
     bool right = false;
     for (const std::string& expected : options_.listen.api_keys) right |= equal_in_constant_time(key, expected);
     right |= use_of(request) != nullptr;
-    if (!right) throw ApiError(401, "an API key is needed: Authorization: Bearer KEY", {}, "invalid_api_key");
+    if (!right)
+      throw ApiError(401, "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY", {}, "invalid_api_key");
     return;
   }
   const std::string_view host = host_of(request.header("host"));
@@ -160,7 +186,7 @@ void Api::check_caller(const HttpRequest& request, const Route& route) const {
 }
 
 std::shared_ptr<KeyUse> Api::use_of(const HttpRequest& request) const {
-  const std::string_view key = bearer_key(request.header("authorization"));
+  const std::string_view key = key_of(request);
   std::shared_ptr<KeyUse> found;
   for (const std::shared_ptr<KeyUse>& use : key_uses_)
     if (equal_in_constant_time(key, use->policy.key)) found = use;
@@ -193,6 +219,10 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
     if (refuses_ && route.computes) throw ApiError(503, "the server is stopping");
     if (route.method == "POST" && !request.body.empty() && !is_json(request.header("content-type")))
       throw ApiError(415, "expected a body of Content-Type: application/json");
+    const std::string_view encoding = request.header("content-encoding");
+    if (!encoding.empty() && encoding != "identity")
+      throw ApiError(415,
+                     fmt::format("expected a body without Content-Encoding, found \"{}\"", encoding.substr(0, 60)));
     return (this->*route.handler)(request, writer);
   }
   // Unknown paths are answered too: a browser shows its page the 404 only after this answer.
@@ -255,38 +285,6 @@ void Api::version_info(const HttpRequest&, Writer writer) {
   answer(*writer, OrderedJson{{"version", version()}});
 }
 
-OrderedJson Api::model_json(const Preset* preset) const {
-  const ModelInfo& info = loop_.model().text->info;
-  OrderedJson model;
-  model["id"] = preset == nullptr ? served_name_ : served_name_ + ":" + preset->name;
-  model["object"] = "model";
-  model["created"] = created_;
-  model["owned_by"] = "mneme";
-  if (preset != nullptr) model["root"] = served_name_;
-  model["max_model_len"] = loop_.model().engine->options().context;
-  model["meta"] = {{"name", info.name},          {"architecture", info.architecture},
-                   {"format", info.file_format}, {"vocabulary", info.vocabulary},
-                   {"layers", info.layers},      {"made_for", info.context}};
-  if (preset != nullptr) model["meta"]["kv_method"] = preset->kv.method;
-  return model;
-}
-
-void Api::models(const HttpRequest& request, Writer writer) {
-  if (request.path == "/v1/models") {
-    OrderedJson list;
-    list["object"] = "list";
-    list["data"] = OrderedJson::array({model_json(nullptr)});
-    for (const Preset& preset : options_.presets) list["data"].push_back(model_json(&preset));
-    return answer(*writer, list);
-  }
-  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
-  const Preset* const preset = find_preset(options_.presets, served_name_, name);
-  if (preset == nullptr && name != served_name_)
-    throw ApiError(404, fmt::format("there is no such model here; there is \"{}\"", served_name_), "model",
-                   "model_not_found");
-  answer(*writer, model_json(preset));
-}
-
 void Api::props(const HttpRequest&, Writer writer) {
   const EngineOptions& o = loop_.model().engine->options();
   const ModelInfo& info = loop_.model().text->info;
@@ -331,25 +329,42 @@ void Api::chat(const HttpRequest& request, Writer writer) {
   complete(request, std::move(writer), true);
 }
 
+void Api::tell(const Skipped& skipped, ResponseWriter& writer, Reply::Setting* setting) const {
+  const std::string& id = static_cast<TaggedWriter&>(writer).request_id();
+  if (!skipped.fields.empty())
+    options_.log(fmt::format("{} fields without effect here: {}", id, printable_list(skipped.fields)));
+  if (!skipped.tools.empty())
+    options_.log(fmt::format("{} tools that the model is not shown: {}", id, printable_list(skipped.tools)));
+  if (!skipped.notes.empty()) options_.log(fmt::format("{} left out: {}", id, printable_list(skipped.notes)));
+  if (setting != nullptr && !skipped.tools.empty())
+    setting->headers.emplace_back("X-Mneme-Skipped-Tools", printable_list(skipped.tools));
+}
+
+Reply::Setting Api::setting_of(const CompletionRequest& request, ResponseWriter& writer,
+                               const std::shared_ptr<KeyUse>& use) {
+  return {.text = *loop_.model().text,
+          .loop = loop_,
+          .model = request.model,
+          .method = request.inputs.front().kv.method,
+          .request_id = static_cast<TaggedWriter&>(writer).request_id(),
+          .key = use,
+          .retry_after =
+              [this] {
+                const double seconds = std::ceil(metrics_.mean_answer_seconds());
+                return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));
+              },
+          .thought_field = options_.thought_field,
+          .headers = {}};
+}
+
 void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
   const std::shared_ptr<KeyUse> use = use_of(request);
   with_body(request, std::move(writer), [this, is_chat, use](const Body& body, Writer w) -> std::function<void()> {
     const RequestContext how = context_of(use);
     CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body, how);
-    CompletionReply::Setting setting{.text = *loop_.model().text,
-                                     .loop = loop_,
-                                     .model = parsed.model,
-                                     .method = parsed.inputs.front().kv.method,
-                                     .request_id = static_cast<TaggedWriter&>(*w).request_id(),
-                                     .key = use,
-                                     .retry_after =
-                                         [this] {
-                                           const double seconds = std::ceil(metrics_.mean_answer_seconds());
-                                           return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));
-                                         },
-                                     .thought_field = options_.thought_field};
+    Reply::Setting setting = setting_of(parsed, *w, use);
     auto reply = std::make_shared<CompletionReply>(std::move(setting), std::move(parsed), std::move(w));
-    return [reply] { reply->start(); };
+    return [reply] { reply->start(); };  // Reply::start() (reply/reply.cc) submits it
   });
 }
 

@@ -14,17 +14,23 @@
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/key_use.h"
-#include "src/server/cache/slot_files.h"
 #include "src/server/events/kv_event_publisher.h"
 #include "src/server/http/http.h"
 #include "src/server/metrics.h"
+#include "src/server/reply/reply.h"
+#include "src/server/responses/response_store.h"
 #include "src/server/server_options.h"
+#include "src/server/slots/slot_files.h"
+#include "src/server/turns/made_chat.h"
 
 namespace mneme::server {
 
 // A response of 200 whose body is `json`.
 void answer(ResponseWriter& writer, const OrderedJson& json);
 HttpResponse response_of(const ApiError& error);
+// The API key that a request has: of "Authorization: Bearer KEY", or else of "x-api-key: KEY", which Anthropic's clients
+// send. Empty: none.
+std::string_view key_of(const HttpRequest& request);
 
 class Api {
  public:
@@ -75,6 +81,16 @@ class Api {
   void completions(const HttpRequest& request, Writer writer);
   void chat(const HttpRequest& request, Writer writer);
   void complete(const HttpRequest& request, Writer writer, bool chat);
+  void responses(const HttpRequest& request, Writer writer);
+  void input_tokens(const HttpRequest& request, Writer writer);
+  void stored_response(const HttpRequest& request, Writer writer);
+  void delete_response(const HttpRequest& request, Writer writer);
+  void messages(const HttpRequest& request, Writer writer);
+  void count_tokens(const HttpRequest& request, Writer writer);
+  Reply::Setting setting_of(const CompletionRequest& request, ResponseWriter& writer,
+                            const std::shared_ptr<KeyUse>& use);
+  // Says in the log what of a request was left out, and in a header which tools.
+  void tell(const Skipped& skipped, ResponseWriter& writer, Reply::Setting* setting) const;
   void tokenize(const HttpRequest& request, Writer writer);
   void detokenize(const HttpRequest& request, Writer writer);
   void apply_template(const HttpRequest& request, Writer writer);
@@ -84,6 +100,8 @@ class Api {
 
   // The entry of the model itself (null), or of a preset.
   OrderedJson model_json(const Preset* preset) const;
+  OrderedJson anthropic_model_json(const Preset* preset) const;
+  OrderedJson capabilities() const;
   void compile_preset(const Preset& preset);
 
   RequestContext context() { return {loop_.model(), options_, served_name_, plans_, formats_}; }
@@ -99,6 +117,7 @@ class Api {
   std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
   RequestPlans plans_;
   AnswerFormats formats_;
+  ResponseStore responses_;
   std::int64_t created_;
   bool draining_ = false, refuses_ = false;
 };

@@ -30,6 +30,19 @@ const char* type_of(int status) {
   }
 }
 
+const char* anthropic_type_of(int status) {
+  switch (status) {
+    case 413:
+      return "request_too_large";
+    case 500:
+      return "api_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return type_of(status);
+  }
+}
+
 int status_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kFormat:
@@ -56,6 +69,14 @@ std::string ApiError::body() const {
   error["code"] = error_code.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error_code);
   nlohmann::ordered_json body;
   body["error"] = std::move(error);
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string ApiError::anthropic_body(std::string_view request_id) const {
+  nlohmann::ordered_json body;
+  body["type"] = "error";
+  body["error"] = {{"type", anthropic_type_of(status)}, {"message", what()}};
+  body["request_id"] = request_id;
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

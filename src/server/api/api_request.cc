@@ -9,11 +9,10 @@
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/engine/kv_method.h"
+#include "src/server/answer/answer_limits.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/request_fields.h"
 #include "src/text/grammar/json_constraint.h"
-#include "src/text/grammar/json_exact.h"
-#include "src/text/grammar/json_schema.h"
 
 namespace mneme::server {
 namespace {
@@ -35,14 +34,6 @@ float float_of(const JsonRef& body, std::string_view key, float otherwise) {
   const double number = v->number();
   if (std::fabs(number) > (std::numeric_limits<float>::max())) v->wrong("a number that f32 holds");
   return static_cast<float>(number);
-}
-
-void check_response_format(const JsonRef& body) {
-  const auto format = body.find("response_format");
-  if (!format) return;
-  const std::string& type = format->at("type").string();
-  if (type != "text" && type != "json_object" && type != "json_schema")
-    format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
 }
 
 // The preset that the body names as its model; null: the server's own options.
@@ -107,17 +98,6 @@ std::shared_ptr<const TokenConstraint> only_tokens(std::vector<TokenId> tokens) 
   return std::make_shared<const OnlyTokens>(std::move(tokens));
 }
 
-std::shared_ptr<const TokenConstraint> parse_response_format(const Body& body, const TextSide& text) {
-  const auto format = body.json.find("response_format");
-  if (!format || format->at("type").string() == "text") return nullptr;
-  if (format->at("type").string() == "json_object") return json_constraint(text.token_trie(), any_json_object());
-  format->at("json_schema").at("schema");  // says what is missing
-  // Json sorts members by name and rounds numbers to doubles: the schema is read again, as it was written.
-  const nlohmann::ordered_json exact = read_exact_json(body.text, "body");
-  return json_constraint(text.token_trie(), compile_json_schema(exact["response_format"]["json_schema"]["schema"],
-                                                                MemberOrder::kDeclared));
-}
-
 // What a client that leaves everything out gets is OpenAI's default, not the library's: temperature 1.
 SamplingOptions parse_sampling(const JsonRef& body, const Tokenizer& tokenizer) {
   SamplingOptions s;
@@ -170,16 +150,15 @@ GenerationInput parse_common(const Body& whole, const RequestContext& context, C
   const Preset* const preset = preset_of(body, context);
   request.model = preset == nullptr ? context.served_name : body.at("model").string();
   check_fields(body, request.chat);
-  check_response_format(body);
+  request.document = parse_document(whole);
   GenerationInput input;
   input.n = int_in(body, "n", 1, std::min<std::int64_t>(context.options.engine.max_sequences * 4, 128), 1);
   if (const auto best = body.find("best_of"); best && best->integer() != input.n)
     unsupported("best_of", "not supported: leave it out, or let it be n");
   input.sampling = parse_sampling(body, *context.model.text->tokenizer);
   const std::int64_t vocabulary = context.model.text->info.vocabulary;
-  input.constraint = parse_response_format(whole, *context.model.text);
   if (const auto allowed = body.find("allowed_token_ids")) {
-    if (input.constraint) unsupported("allowed_token_ids", "not together with response_format");
+    if (request.document) unsupported("allowed_token_ids", "not together with response_format");
     std::vector<TokenId> tokens = parse_tokens(*allowed, vocabulary);
     for (const TokenId id : tokens) expect_token("allowed_token_ids", id, *context.model.text->tokenizer);
     input.constraint = only_tokens(std::move(tokens));
@@ -221,10 +200,9 @@ void check_length(const GenerationInput& input, std::int64_t context, bool chat)
   if (input.prompt.empty()) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const std::int64_t n = input.prompt.size();
   if (n + input.max_tokens <= context) return;
-  throw ApiError(400,
-                 fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
-                             input.max_tokens, n + input.max_tokens, context),
-                 chat ? "messages" : "prompt", "context_length_exceeded");
+  throw ContextError(fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
+                                 input.max_tokens, n + input.max_tokens, context),
+                     chat ? "messages" : "prompt", n, context);
 }
 
 // truncate_prompt_tokens: the last so many tokens of the prompt are kept, as in vLLM.
@@ -260,38 +238,6 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
   return prompts;
 }
 
-// Where the answer of an unfinished message goes on within a thought that the message has opened.
-bool continues_thought(const AnswerFormat& format, const Conversation& conversation) {
-  const std::string& last = conversation.messages.back().content.value_or("");
-  const std::size_t open = last.rfind(format.thought_open);
-  return open != std::string::npos && last.find(format.thought_close, open) == std::string::npos;
-}
-
-// Null where the answers are their text.
-std::shared_ptr<const AnswerReading> reading_of(const RequestContext& context, const Conversation& conversation,
-                                                const std::vector<TokenId>& prompt) {
-  const TextSide& text = *context.model.text;
-  const bool tools = !conversation.tools.is_null();
-  auto reading = std::make_shared<AnswerReading>();
-  reading->marks = context.formats.of(text.chat.template_for(tools, conversation.template_name)).marks;
-  const AnswerFormat& format = reading->marks->format();
-  if (format.is_plain() ||
-      (!tools && format.thought_close.empty() && format.framing.empty() && format.calls != CallForm::kHarmony))
-    return nullptr;
-  reading->has_tools = tools;
-  reading->tools = answer_tools_of(conversation.tools);
-  reading->in_thought = conversation.continue_final_message
-                            ? !format.thought_open.empty() && continues_thought(reading->marks->shown(), conversation)
-                            : reading->marks->opens_thought(prompt, *text.tokenizer);
-  for (const ChatMessage& message : conversation.messages) {
-    if (!message.more.contains("tool_calls")) continue;
-    for (const auto& call : message.more["tool_calls"])
-      if (call.is_object() && call.contains("id") && call["id"].is_string())
-        reading->known_ids.insert(call["id"].get<std::string>());
-  }
-  return reading;
-}
-
 }  // namespace
 
 std::shared_ptr<const Plan> RequestPlans::plan_for(const KvMethodOptions& o) {
@@ -317,7 +263,8 @@ std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) 
 CompletionRequest parse_completion(const Body& whole, const RequestContext& context) {
   const JsonRef& body = whole.json;
   CompletionRequest request;
-  const GenerationInput common = parse_common(whole, context, request);
+  GenerationInput common = parse_common(whole, context, request);
+  if (request.document) common.constraint = json_constraint(context.model.text->token_trie(), *request.document);
   request.echo = body.boolean("echo", false);
   std::int32_t top = 0;
   if (const auto v = body.find("logprobs")) {
@@ -349,9 +296,8 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
   const Conversation conversation = parse_conversation(body, whole.text);
   input.prompt = chat_prompt(*context.model.text, conversation);
-  // A response_format constrains the answer from its first byte: all of it is the text that was asked for.
-  if (!is_given(body, "response_format") || input.constraint == nullptr)
-    request.reading = reading_of(context, conversation, input.prompt);
+  input.stop.scope = request.reading = reading_of(context, conversation, input.prompt);
+  constrain_answer(body, context, conversation, request, input);
   truncate_prompt(body, context.model.engine->options().context, input.prompt);
   const std::int64_t room = context.model.engine->options().context - std::ssize(input.prompt);
   const auto otherwise = count32(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));

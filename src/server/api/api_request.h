@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "src/server/answer/chat_answer.h"
 #include "src/server/api/chat_prompt.h"
 #include "src/server/server_options.h"
+#include "src/text/grammar/json_nodes.h"
 
 namespace mneme::server {
 
@@ -56,8 +58,7 @@ struct CompletionRequest {
   std::vector<GenerationInput> inputs;  // by prompt
   std::string user_id;
   std::shared_ptr<const AnswerReading> reading;  // of a chat's answers; null: they are their text
-
-  std::int32_t n() const { return inputs.front().n; }
+  std::optional<JsonGrammar> document;           // what the text of an answer is; nothing: any text
 };
 
 // Errors  ApiError, mneme::Error: 400 and 404.

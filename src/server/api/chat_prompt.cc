@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/server/api/api_error.h"
 
@@ -132,22 +133,75 @@ bool has_more_than_text(const JsonRef& message) {
   return false;
 }
 
-OrderedJson parse_tools(const JsonRef& body, const OrderedJson& in_order) {
-  const auto tools = body.find("tools");
-  if (!tools) return {};
-  if (!tools->is_array()) tools->wrong("an array of tools");
-  for (const JsonRef& tool : tools->elements()) {
+// Formats write names without quotes or escapes.
+bool is_tool_name(std::string_view name) {
+  constexpr std::size_t kLongest = 128;
+  return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](char c) {
+    return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.' || c == ':';
+  });
+}
+
+std::vector<std::string> tool_names(const JsonRef& tools) {
+  if (!tools.is_array()) tools.wrong("an array of tools");
+  std::vector<std::string> names;
+  for (const JsonRef& tool : tools.elements()) {
     if (tool.at("type").string() != "function") tool.at("type").wrong("\"function\"");
-    tool.at("function").at("name").string();
+    const JsonRef name = tool.at("function").at("name");
+    if (!is_tool_name(name.string()))
+      name.wrong("a name of at most 128 letters, digits, \"_\", \"-\", \".\" and \":\"");
+    names.push_back(name.string());
   }
-  if (const auto choice = body.find("tool_choice")) {
-    if (!choice->is_string() || (choice->string() != "auto" && choice->string() != "none")) {
-      throw ApiError(400, "tool_choice: expected \"auto\" or \"none\": answers are not forced into calls",
-                     "tool_choice", "unsupported_parameter");
-    }
-    if (choice->string() == "none") return {};
+  return names;
+}
+
+// Of a tool among `names` that tool_choice names.
+std::string chosen_name(const JsonRef& function, const std::vector<std::string>& names) {
+  const std::string& name = function.at("name").string();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ApiError(400, fmt::format("tool_choice: no tool is named \"{}\"", name.substr(0, 128)), "tool_choice");
+  return name;
+}
+
+// {"mode", "tools"}: the tools that may be called; the prompt shows all.
+void parse_allowed_tools(const JsonRef& allowed, const std::vector<std::string>& names, ToolChoice& choice) {
+  const std::string& mode = allowed.at("mode").string();
+  if (mode != "auto" && mode != "required") allowed.at("mode").wrong("\"auto\" or \"required\"");
+  choice.required = mode == "required";
+  choice.names.clear();
+  for (const JsonRef& tool : allowed.at("tools").elements())
+    choice.names.push_back(chosen_name(tool.find("function").value_or(tool), names));
+  if (choice.names.empty()) allowed.at("tools").wrong("at least one tool");
+}
+
+// False: the tools are not to be used.
+bool parse_tool_choice(const JsonRef& body, const std::vector<std::string>& names, ToolChoice& out) {
+  out.names = names;
+  out.parallel = body.boolean("parallel_tool_calls", true);
+  const auto choice = body.find("tool_choice");
+  if (!choice) return true;
+  if (choice->is_string()) {
+    const std::string& word = choice->string();
+    if (word != "auto" && word != "none" && word != "required")
+      choice->wrong("\"auto\", \"none\", \"required\", or a function by name");
+    out.required = word == "required";
+    if (word == "none") return false;
+  } else if (choice->at("type").string() == "allowed_tools") {
+    parse_allowed_tools(choice->find("allowed_tools").value_or(*choice), names, out);
+  } else if (choice->at("type").string() == "function") {
+    out.required = true;
+    out.names = {chosen_name(choice->find("function").value_or(*choice), names)};
+  } else {
+    choice->at("type").wrong("\"function\" or \"allowed_tools\"");
   }
-  return tools->value().empty() ? OrderedJson() : in_order["tools"];
+  if (out.required && names.empty())
+    throw ApiError(400, "tool_choice: a call is required, and the request has no tools", "tool_choice");
+  return true;
+}
+
+void parse_tools(const JsonRef& body, const OrderedJson& in_order, Conversation& out) {
+  const auto tools = body.find("tools");
+  const std::vector<std::string> names = tools ? tool_names(*tools) : std::vector<std::string>();
+  if (parse_tool_choice(body, names, out.choice) && !names.empty()) out.tools = in_order["tools"];
 }
 
 // What the template is told of thinking. Families name the switch enable_thinking or thinking; chat_template_kwargs
@@ -293,7 +347,7 @@ Conversation parse_conversation(const JsonRef& body, std::string_view text) {
   const OrderedJson in_order = ordered ? OrderedJson::parse(text) : OrderedJson();
   for (std::size_t i = 0; i < messages.size(); ++i)
     out.messages.push_back(parse_message(messages[i], ordered ? in_order["messages"][i] : in_order));
-  out.tools = parse_tools(body, in_order);
+  parse_tools(body, in_order, out);
   out.continue_final_message = body.boolean("continue_final_message", false);
   out.add_generation_prompt = body.boolean("add_generation_prompt", !out.continue_final_message);
   if (out.continue_final_message && out.add_generation_prompt) {

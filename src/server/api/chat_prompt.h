@@ -19,9 +19,17 @@ struct ChatMessage {
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // what only templates read: tool_calls, name, ...
 };
 
+// What a request says of calls.
+struct ToolChoice {
+  bool required = false;           // the answer calls a tool
+  bool parallel = true;            // it may call more than one
+  std::vector<std::string> names;  // of the tools that may be called
+};
+
 struct Conversation {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;                                         // null: none
+  ToolChoice choice;                                                    // of these tools
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
   std::string effort;                                                   // "reasoning_effort"; empty: not given
   bool add_generation_prompt = true;    // the beginning of the answer follows the last message
@@ -29,7 +37,7 @@ struct Conversation {
   std::string template_name;            // of the model's templates; empty: tool_use where there are tools, else default
 };
 
-// "messages", "tools", "tool_choice", "chat_template_kwargs", "enable_thinking", "reasoning_effort",
+// "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "enable_thinking", "reasoning_effort",
 // "add_generation_prompt", "continue_final_message" and
 // "chat_template" of a body. Content is a string, or parts of type "text" or "refusal", which become one text with a
 // newline between two. Earlier messages may be whatever OpenAI's type allows: arguments of calls as the model wrote

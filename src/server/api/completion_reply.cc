@@ -2,107 +2,32 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <utility>
 
 #include "src/base/check.h"
 #include "src/server/answer/answer_json.h"
-#include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 
 namespace mneme::server {
 
-class CompletionReply::Sink final : public GenerationSink {
- public:
-  Sink(std::shared_ptr<CompletionReply> reply, std::size_t prompt) : reply_(std::move(reply)), prompt_(prompt) {}
-  void on_event(GenerationEvent event) override { reply_->on_event(prompt_, std::move(event)); }
-
- private:
-  std::shared_ptr<CompletionReply> reply_;
-  std::size_t prompt_;
-};
-
 CompletionReply::CompletionReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer)
-    : setting_(std::move(setting)), request_(std::move(request)), writer_(std::move(writer)) {
-  id_ = (request_.chat ? "chatcmpl-" : "cmpl-") + setting_.request_id;
-  created_ =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  prompts_.resize(request_.inputs.size());
+    : Reply(std::move(setting), std::move(request.inputs), std::move(writer)), request_(std::move(request)) {
+  id_ = (request_.chat ? "chatcmpl-" : "cmpl-") + this->setting().request_id;
+  prompts_.resize(n_prompts());
   for (std::size_t i = 0; i < prompts_.size(); ++i)
-    if (request_.echo || request_.return_token_ids) prompts_[i].tokens = request_.inputs[i].prompt;
-  choices_.resize(prompts_.size() * request_.n());
+    if (request_.echo || request_.return_token_ids) prompts_[i].tokens = inputs()[i].prompt;
+  choices_.resize(n_prompts() * n());
   for (std::size_t i = 0; i < choices_.size() && request_.reading != nullptr; ++i)
-    choices_[i].parts = std::make_unique<ChatAnswer>(request_.reading, *setting_.text.tokenizer,
-                                                     fmt::format("{}/{}", setting_.request_id, i));
+    choices_[i].parts = std::make_unique<ChatAnswer>(request_.reading, *this->setting().text.tokenizer,
+                                                     fmt::format("{}/{}", this->setting().request_id, i));
   open_ = choices_.size();
   chunk_head_ = json_text(head());
   chunk_head_.pop_back();  // choices follow
 }
 
-void CompletionReply::start() {
-  writer_->on_close([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->on_close();
-  });
-  const std::int64_t n = choices_.size();
-  if (setting_.key != nullptr) {
-    if (!setting_.key->has_room_for(n)) {
-      return refuse(ApiError(429,
-                             fmt::format("the key \"{}\" has as many answers in flight as it may have, {}: try again "
-                                         "when one has ended",
-                                         setting_.key->policy.name, setting_.key->policy.max_in_flight),
-                             {}, "key_limit"));
-    }
-    setting_.key->in_flight += leased_ = n;
-  }
-  for (std::size_t i = 0; i < prompts_.size() && !closed_; ++i) {
-    const auto id = setting_.loop.submit(std::move(request_.inputs[i]), std::make_shared<Sink>(shared_from_this(), i));
-    if (!id) {
-      cancel_all();
-      return refuse(ApiError(429, "the server has as many requests as it takes: try again later", {}, "queue_full"));
-    }
-    generations_.push_back(*id);
-  }
-}
-
-void CompletionReply::refuse(const ApiError& error) {
-  writer_->respond({.status = 429, .headers = {{"Retry-After", setting_.retry_after()}}, .body = error.body()});
-  close();
-}
-
-void CompletionReply::cancel_all() {
-  for (const GenerationId id : generations_) setting_.loop.cancel(id);
-}
-
-void CompletionReply::close() {
-  closed_ = true;
-  writer_.reset();
-  if (setting_.key != nullptr) setting_.key->in_flight -= std::exchange(leased_, 0);
-}
-
-void CompletionReply::on_close() {
-  if (closed_) return;
-  cancel_all();
-  close();
-}
-
-void CompletionReply::fail(const Failure& failure) {
-  cancel_all();
-  const ApiError error = api_error_of(failure);
-  if (streaming_) {
-    writer_->write(fmt::format("data: {}\n\ndata: [DONE]\n\n", error.body()));
-    writer_->end();
-  } else {
-    writer_->respond({.status = error.status, .body = error.body()});
-  }
-  close();
-}
-
-void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
-  if (closed_) return;
-  if (event.failure) return fail(*event.failure);
-  if (event.accepted && prompt == 0) queue_position_ = event.queue_position;
-  if (event.accepted && request_.stream && !streaming_) begin_stream();
-  const std::size_t at = prompt * request_.n() + event.choice;
+void CompletionReply::take(std::size_t prompt, GenerationEvent event) {
+  if (event.accepted && request_.stream && !streaming()) begin_stream([] { return ": waiting\n\n"; });
+  const std::size_t at = prompt * n() + event.choice;
   Choice& choice = choices_[at];
   if (event.progress && request_.include_progress) return stream_progress(prompt, *event.progress);
   const bool tells = event.prompt || !event.piece.empty(), ends = event.piece.end.has_value();
@@ -120,17 +45,6 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
 
 // ---- streaming
 
-void CompletionReply::begin_stream() {
-  streaming_ = true;
-  writer_->begin_stream(
-      {.content_type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}, queue_header()}, .body = {}},
-      ": waiting\n\n");
-}
-
-std::pair<std::string, std::string> CompletionReply::queue_header() const {
-  return {"X-Queue-Position", std::to_string(queue_position_)};
-}
-
 std::string CompletionReply::chunk(std::size_t choice, std::string_view delta, std::string_view logprobs,
                                    std::string_view more) const {
   return fmt::format("data: {},\"choices\":[{{\"index\":{},{},\"logprobs\":{},{}}}]{}}}\n\n", chunk_head_, choice,
@@ -139,7 +53,7 @@ std::string CompletionReply::chunk(std::size_t choice, std::string_view delta, s
 
 // An extension of OpenAI's API for stream_options.include_progress; fields as llama.cpp's server names them.
 void CompletionReply::stream_progress(std::size_t prompt, const PromptProgress& p) {
-  writer_->write(fmt::format(
+  write(fmt::format(
       "data: {},\"choices\":[],\"prompt_progress\":{{\"index\":{},\"total\":{},\"cache\":{},\"processed\":{},"
       "\"time_ms\":{:.0f}}}{}}}\n\n",
       chunk_head_, prompt, p.total, p.cached, p.processed, 1000 * p.seconds,
@@ -154,7 +68,7 @@ void CompletionReply::stream_piece(std::size_t at, const AnswerPiece& piece) {
     if (request_.chat) {
       out += chunk(at, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", "null", kGoesOn);
     } else if (request_.echo) {
-      const std::size_t prompt = at / request_.n();
+      const std::size_t prompt = at / n();
       const std::string logprobs = request_.logprobs ? json_text(echo_logprobs(prompt, choice)) : "null";
       const std::string text = echoed(prompt);
       choice.characters = count_characters(text);
@@ -172,10 +86,10 @@ void CompletionReply::stream_piece(std::size_t at, const AnswerPiece& piece) {
   if (piece.end) {
     more = fmt::format("\"finish_reason\":\"{}\"", finish_of(choice, piece.end->reason));
     if (piece.reads) more += ",\"kv_reads\":" + json_text(reads_json(*piece.reads));
-    if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*piece.end, setting_.method));
+    if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*piece.end, setting().method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
   }
-  if (!out.empty()) writer_->write(std::move(out));
+  if (!out.empty()) write(std::move(out));
 }
 
 std::string CompletionReply::text_chunk(std::size_t at, const AnswerPiece& piece, std::string_view more) {
@@ -197,7 +111,7 @@ std::string CompletionReply::answer_chunks(std::size_t at, const AnswerPiece& pi
   }
   std::string out;
   for (const ChatAnswer::Piece& part : pieces) {
-    const std::string delta = delta_json(part, setting_.thought_field);
+    const std::string delta = delta_json(part, setting().thought_field);
     if (delta.empty()) continue;
     const bool scored = request_.logprobs && part.event.part == AnswerPart::kText;
     const std::string logprobs = scored ? json_text(logprobs_of(choices_[at], part.tokens)) : "null";
@@ -210,7 +124,7 @@ std::string CompletionReply::answer_chunks(std::size_t at, const AnswerPiece& pi
 // ---- objects
 
 std::string_view CompletionReply::finish_of(const Choice& choice, StopReason reason) {
-  const bool ended = reason == StopReason::kEnd || reason == StopReason::kStop;
+  const bool ended = reason == StopReason::kEnd || reason == StopReason::kStopString;
   const bool calls = choice.parts != nullptr && !choice.parts->calls().empty();
   return ended && calls ? "tool_calls" : finish_reason_name(reason);
 }
@@ -219,18 +133,18 @@ OrderedJson CompletionReply::head() const {
   OrderedJson json;
   json["id"] = id_;
   json["object"] = request_.chat ? (request_.stream ? "chat.completion.chunk" : "chat.completion") : "text_completion";
-  json["created"] = created_;
-  json["model"] = setting_.model;
+  json["created"] = created();
+  json["model"] = setting().model;
   json["system_fingerprint"] = fmt::format("mneme-{}", version());
   return json;
 }
 
 std::string CompletionReply::echoed(std::size_t prompt) const {
-  return setting_.text.tokenizer->decode(prompts_[prompt].tokens);
+  return setting().text.tokenizer->decode(prompts_[prompt].tokens);
 }
 
 OrderedJson CompletionReply::logprobs_of(Choice& choice, std::span<const TokenScore> tokens) const {
-  const Tokenizer& tokenizer = *setting_.text.tokenizer;
+  const Tokenizer& tokenizer = *setting().text.tokenizer;
   if (request_.chat) return chat_logprobs(tokenizer, tokens);
   CompletionLogprobs out;
   for (const TokenScore& t : tokens) out.add(tokenizer, t.token, t.logprob, t.top, choice.characters);
@@ -243,7 +157,7 @@ OrderedJson CompletionReply::echo_logprobs(std::size_t prompt, Choice& choice) c
   MNEME_CHECK(p.summary.has_value(), "an answer before its prompt");
   for (std::size_t i = 0; i < p.tokens.size(); ++i) {
     const bool scored = i > 0 && i <= p.summary->scores.size();
-    out.add(*setting_.text.tokenizer, p.tokens[i],
+    out.add(*setting().text.tokenizer, p.tokens[i],
             scored ? std::optional(p.summary->scores[i - 1].logprob) : std::nullopt,
             scored ? std::span<const TokenLogprob>(p.summary->scores[i - 1].top) : std::span<const TokenLogprob>(),
             choice.characters);
@@ -264,12 +178,16 @@ OrderedJson CompletionReply::usage() const {
   json["completion_tokens"] = answer;
   json["total_tokens"] = prompt + answer;
   json["prompt_tokens_details"] = {{"cached_tokens", cached}};
+  if (!request_.chat) return json;
+  std::int64_t thought = 0;
+  for (const Choice& c : choices_) thought += c.parts != nullptr ? c.parts->thought_tokens() : 0;
+  json["completion_tokens_details"] = {{"reasoning_tokens", thought}};
   return json;
 }
 
 OrderedJson CompletionReply::choice_json(std::size_t at) {
   Choice& choice = choices_[at];
-  const std::size_t prompt = at / request_.n();
+  const std::size_t prompt = at / n();
   OrderedJson json;
   json["index"] = at;
   OrderedJson logprobs;
@@ -285,7 +203,7 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
     logprobs = logprobs_of(choice, choice.parts != nullptr ? choice.parts->text_tokens() : choice.answer.tokens);
   }
   if (choice.parts != nullptr) {
-    json["message"] = message_json(*choice.parts, setting_.thought_field);
+    json["message"] = message_json(*choice.parts, setting().thought_field);
   } else if (request_.chat) {
     json["message"] = {{"role", "assistant"}, {"content", choice.answer.text}, {"refusal", nullptr}};
   } else {
@@ -299,7 +217,7 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
     for (const TokenScore& t : choice.answer.tokens) json["token_ids"].push_back(t.token);
   }
   if (choice.answer.reads) json["kv_reads"] = reads_json(*choice.answer.reads);
-  if (request_.kv_retrieval) json["kv_retrieval"] = retrieval_json(*choice.answer.end, setting_.method);
+  if (request_.kv_retrieval) json["kv_retrieval"] = retrieval_json(*choice.answer.end, setting().method);
   return json;
 }
 
@@ -308,16 +226,14 @@ void CompletionReply::finish() {
     std::string out;
     if (request_.include_usage)
       out = fmt::format("data: {},\"choices\":[],\"usage\":{}}}\n\n", chunk_head_, json_text(usage()));
-    writer_->write(out + "data: [DONE]\n\n");
-    writer_->end();
+    end_stream(out + "data: [DONE]\n\n");
   } else {
     OrderedJson json = head();
     json["choices"] = OrderedJson::array();
     for (std::size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
     json["usage"] = usage();
-    writer_->respond({.headers = {queue_header()}, .body = json_text(json)});
+    respond(json);
   }
-  close();
 }
 
 }  // namespace mneme::server

@@ -47,6 +47,11 @@ constexpr ReadField kRead[] = {
     {"logprobs"},
     {"truncate_prompt_tokens"},
     {"response_format"},
+    {"structured_outputs"},
+    {"guided_json"},
+    {"guided_regex"},
+    {"guided_choice"},
+    {"json_schema"},
     {"return_token_ids"},
     {"priority"},
     {"timeout"},
@@ -64,6 +69,11 @@ constexpr ReadField kRead[] = {
     {"top_logprobs", Endpoint::kChat},
     {"tools", Endpoint::kChat},
     {"tool_choice", Endpoint::kChat},
+    {"parallel_tool_calls", Endpoint::kChat},
+    {"thinking_token_budget", Endpoint::kChat},
+    {"thinking_budget", Endpoint::kChat},
+    {"thinking_budget_tokens", Endpoint::kChat},
+    {"reasoning_budget_tokens", Endpoint::kChat},
     {"chat_template_kwargs", Endpoint::kChat},
     {"enable_thinking", Endpoint::kChat},
     {"reasoning_effort", Endpoint::kChat},
@@ -82,7 +92,6 @@ constexpr std::string_view kWithoutEffect[] = {
     "prompt_cache_key",
     "request_id",
     "prompt_cache_retention",
-    "parallel_tool_calls",
     "mirostat_tau",
     "mirostat_eta",
     "dry_base",
@@ -99,7 +108,8 @@ struct RefusedField {
   std::string_view advice = "not supported";
 };
 
-constexpr std::string_view kFormatAdvice = "not supported: response_format takes JSON schemas";
+constexpr std::string_view kFormatAdvice =
+    "not supported: response_format takes JSON schemas, structured_outputs also regex and choice";
 constexpr std::string_view kBanAdvice = "not supported: a logit_bias of -100 forbids a token";
 
 constexpr RefusedField kRefused[] = {
@@ -109,12 +119,7 @@ constexpr RefusedField kRefused[] = {
     {"min_tokens"},
     {"use_beam_search"},
     {"length_penalty", "1", "only with beam search, which is not supported"},
-    {"guided_json", "null", kFormatAdvice},
-    {"guided_regex", "null", kFormatAdvice},
-    {"guided_choice", "null", kFormatAdvice},
     {"guided_grammar", "null", kFormatAdvice},
-    {"structured_outputs", "null", kFormatAdvice},
-    {"json_schema", "null", kFormatAdvice},
     {"grammar", "null", kFormatAdvice},
     {"audio"},
     {"modalities", "[\"text\"]"},
@@ -133,7 +138,6 @@ constexpr RefusedField kRefused[] = {
     {"logits_processors"},
     {"mm_processor_kwargs"},
     {"include_reasoning", "true"},
-    {"thinking_token_budget"},
     {"typical_p", "1"},
     {"mirostat"},
     {"dry_multiplier"},

@@ -3,22 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <random>
 
 #include "src/base/ascii.h"
+#include "src/server/reply/unique_id.h"
 
 namespace mneme::server {
 namespace {
-
-std::string new_request_id() {
-  static std::atomic<std::uint64_t> count = 0;
-  static const std::uint64_t start = [] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }();
-  return fmt::format("{:016x}{:08x}", start, count++);
-}
 
 // The client's own id, where a header and a log line may contain it.
 bool is_usable(std::string_view id) {
@@ -38,14 +28,19 @@ std::string printable(std::string_view text) {
 
 TaggedWriter::TaggedWriter(std::shared_ptr<ResponseWriter> inner, const HttpRequest& request,
                            const ServerOptions& options, Metrics& metrics)
-    : inner_(std::move(inner)), options_(options), metrics_(metrics), start_(std::chrono::steady_clock::now()) {
+    : inner_(std::move(inner)),
+      options_(options),
+      metrics_(metrics),
+      of_messages_(request.path.starts_with("/v1/messages")),
+      start_(std::chrono::steady_clock::now()) {
   const std::string_view given = request.header("x-request-id");
-  request_id_ = is_usable(given) ? std::string(given) : new_request_id();
+  request_id_ = is_usable(given) ? std::string(given) : unique_id();
   line_ = printable(request.method) + " " + printable(request.path);
 }
 
 void TaggedWriter::tag(HttpResponse& response) const {
   response.headers.emplace_back("X-Request-Id", request_id_);
+  if (of_messages_) response.headers.emplace_back("request-id", request_id_);  // as Anthropic's clients read it
 }
 
 void TaggedWriter::done(int status) const {
@@ -60,9 +55,9 @@ void TaggedWriter::respond(HttpResponse response) {
   inner_->respond(std::move(response));
 }
 
-void TaggedWriter::begin_stream(HttpResponse head, std::string heartbeat) {
+void TaggedWriter::begin_stream(HttpResponse head, StreamWords words) {
   tag(head);
-  inner_->begin_stream(std::move(head), std::move(heartbeat));
+  inner_->begin_stream(std::move(head), std::move(words));
 }
 
 void TaggedWriter::end() {

@@ -17,11 +17,13 @@ class TaggedWriter final : public ResponseWriter, public std::enable_shared_from
                Metrics& metrics);
 
   const std::string& request_id() const { return request_id_; }
+  // The request is of Anthropic's API, which has errors of its own shape.
+  bool of_messages() const { return of_messages_; }
   // What the request is counted under: a route's path, so that clients cannot fill the metrics with names.
   void set_route(std::string_view route) { route_ = route; }
 
   void respond(HttpResponse response) override;
-  void begin_stream(HttpResponse head, std::string heartbeat) override;
+  void begin_stream(HttpResponse head, StreamWords words) override;
   void write(std::string piece) override { inner_->write(std::move(piece)); }
   void end() override;
   void on_close(std::function<void()> closed) override;
@@ -34,6 +36,7 @@ class TaggedWriter final : public ResponseWriter, public std::enable_shared_from
   const ServerOptions& options_;
   Metrics& metrics_;
   std::string request_id_, line_, route_ = "other";
+  bool of_messages_;
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -28,6 +28,14 @@ struct HttpResponse {
   std::string body;
 };
 
+// What a stream says of its own: for clients that wait, and where it cannot go on.
+struct StreamWords {
+  std::function<std::string()> heartbeat;  // whenever nothing else was written for some seconds; null: nothing
+  // Last words, from the message and the HTTP status that the failure would have had; null: an event as OpenAI's API
+  // has it.
+  std::function<std::string(const std::string& message, int status)> failure;
+};
+
 // Answers one request: respond() once, or begin_stream(), write()s and end(). A writer that goes away before has
 // answered 500. What is written after the client went away is dropped.
 //
@@ -36,8 +44,8 @@ class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
   virtual void respond(HttpResponse response) = 0;
-  // The body follows. `heartbeat` is written whenever nothing else was for some seconds.
-  virtual void begin_stream(HttpResponse head, std::string heartbeat) = 0;
+  // The body follows.
+  virtual void begin_stream(HttpResponse head, StreamWords words) = 0;
   virtual void write(std::string piece) = 0;
   virtual void end() = 0;
   // Called once if the client goes away before the answer is complete.

@@ -1,5 +1,5 @@
 # Puts the page's styles and scripts into page.html, and the whole into page.cc: it travels inside the program.
-set(page_parts page.css markdown.js store.js reads.js turns.js page.js start.js)
+set(page_parts page.css markdown.js store.js reads.js turns.js messages.js page.js start.js)
 file(READ ${CMAKE_CURRENT_LIST_DIR}/page.html page)
 foreach(part IN LISTS page_parts)
   file(READ ${CMAKE_CURRENT_LIST_DIR}/${part} text)

@@ -88,7 +88,7 @@ function saveNow() {
 
 function create(like) {
   return {id: Date.now().toString(36) + Math.random().toString(36).slice(2, 6), title: "", updated: Date.now(),
-          system: like?.system ?? "", draft: "", document: like?.document ?? null, turns: []};
+          system: like?.system ?? "", tools: like?.tools ?? "", draft: "", document: like?.document ?? null, turns: []};
 }
 
 function titleOf(c) {
@@ -155,6 +155,7 @@ function openConversation(c) {
   selected = current.turns.findLast(t => t.retrieval) ?? null;
   byId("question").value = current.draft;
   byId("system").value = current.system;
+  byId("tools").value = current.tools ?? "";
   store.write("mneme.current", current.id);
   setEditing(!current.document && current.turns.length === 0);
   showDocument();
@@ -232,52 +233,16 @@ async function openFile(file) {
 
 // ---- questions and answers
 
-async function messagesFor(c, turn) {
-  const text = (await textOf(c)).trimEnd(), out = [];
-  if (c.system) out.push({role: "system", content: c.system});
-  let first = true;
-  for (const t of [...c.turns.slice(0, c.turns.indexOf(turn)).filter(t => t.answer && !t.partial), turn]) {
-    out.push({role: "user", content: first && text ? text + BETWEEN + t.question : t.question});
-    if (t !== turn) out.push({role: "assistant", content: t.answer});
-    first = false;
-  }
-  return out;
-}
-
 function numberIn(id) {
   const value = byId(id).value;
   return value === "" || !Number.isFinite(Number(value)) ? undefined : Number(value);
 }
 
-function requestFor(messages, turn) {
-  return {messages, stream: true, stream_options: {include_usage: true, include_progress: true},
-          kv: turn.method ? {method: turn.method, budget: turn.budget} : undefined, kv_retrieval: true, kv_reads: true,
-          max_tokens: numberIn("max_tokens") ?? 512, temperature: numberIn("temperature") ?? 0,
-          top_p: numberIn("top_p") ?? 1, seed: numberIn("seed")};
-}
-
-function take(turn, event) {
-  if (event.error) throw new Error(event.error.message);
-  if (event.usage) turn.usage = event.usage;
-  if (event.prompt_progress) {
-    turn.progress = event.prompt_progress;
-    turn.state = "reading";
-  }
-  for (const choice of event.choices ?? []) {
-    turn.answer += choice.delta.content ?? "";
-    turn.thought += choice.delta.reasoning_content ?? choice.delta.reasoning ?? "";
-    turn.state = "answering";
-    if (choice.kv_retrieval) turn.retrieval = choice.kv_retrieval;
-    if (choice.kv_reads) turn.reads = choice.kv_reads;
-    if (choice.finish_reason) turn.finish = choice.finish_reason;
-  }
-}
-
 // Streams one answer into `turn`. What the turn had before comes back where nothing new does. `goOn`: the answer that
-// is there is continued.
-async function answer(c, turn, goOn = false) {
+// is there is continued. `steps`: answers that called tools, with their results, which this one follows.
+async function answer(c, turn, {goOn = false, steps = []} = {}) {
   const before = {...turn}, controller = new AbortController(), start = performance.now();
-  Object.assign(turn, {answer: "", thought: "", error: "", state: "waiting", finish: "", usage: null, retrieval: null,
+  Object.assign(turn, {answer: "", thought: "", calls: [], steps, error: "", state: "waiting", finish: "", usage: null, retrieval: null,
                        reads: null, progress: null, seconds: 0, partial: false, method: byId("method").value,
                        budget: byId("method").value === "full" ? undefined : numberIn("budget"),
                        system: c.system, document: c.document?.key ?? ""});
@@ -289,7 +254,7 @@ async function answer(c, turn, goOn = false) {
   try {
     const messages = await messagesFor(c, turn);
     if (goOn) messages.push({role: "assistant", content: before.answer});
-    const request = {...requestFor(messages, turn), continue_final_message: goOn || undefined};
+    const request = {...requestFor(messages, turn, toolsOf(c)), continue_final_message: goOn || undefined};
     if (goOn) turn.answer = before.answer;
     const response = await call("/v1/chat/completions", request, controller.signal);
     for await (const event of events(response)) {
@@ -302,8 +267,8 @@ async function answer(c, turn, goOn = false) {
     turn.state = turn.finish === "length" ? "cut" : "done";
   } catch (e) {
     const stopped = e.name === "AbortError";
-    const nothingNew = !turn.answer || goOn && turn.answer === before.answer;
-    if (nothingNew && before.answer) Object.assign(turn, before, stopped ? {} : {error: e.message, state: "error"});
+    const nothingNew = !turn.answer && !turn.calls.length || goOn && turn.answer === before.answer;
+    if (nothingNew && (before.answer || before.calls?.length)) Object.assign(turn, before, stopped ? {} : {error: e.message, state: "error"});
     else if (stopped) turn.state = "stopped";
     else Object.assign(turn, {error: e.message, state: "error", partial: true});
   }
@@ -340,9 +305,15 @@ const acts = {
   },
   goOn(turn) {
     if (running.has(current.id)) return;
-    answer(current, turn, true);
+    answer(current, turn, {goOn: true});
     byId("question").focus();
   },
+  sendResults(turn) {
+    if (running.has(current.id)) return;
+    answer(current, turn, {steps: [...turn.steps ?? [], {answer: turn.answer, thought: turn.thought, calls: turn.calls}]});
+    byId("question").focus();
+  },
+  keep: saveSoon,
   select(turn) {
     select(turn);
     showView("reads");

@@ -296,7 +296,7 @@ function figuresOf(turn, bytesPerToken) {
   if (r.kv_bytes_per_step > 0) {
     const all = usage && bytesPerToken ? usage.prompt_tokens * bytesPerToken : 0;
     const share = all > r.kv_bytes_per_step ? `, ${percent(r.kv_bytes_per_step / all)} of the prompt's` : "";
-    rows.push(["Read per step", size(r.kv_bytes_per_step) + " of keys and values" + share]);
+    rows.push(["Read per step", size(r.kv_bytes_per_step) + " of KV cache" + share]);
   }
   if (r.index_bytes_per_step > 0) rows.push(["Index per step", size(r.index_bytes_per_step)]);
   if (r.selections + r.reused > 0) rows.push(["Selections", `${count(r.selections)}, and ${count(r.reused)} reused`]);

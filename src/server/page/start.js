@@ -106,7 +106,13 @@ function exportConversation() {
   if (current.system) lines.push(`System text: ${current.system}`);
   for (const t of current.turns) {
     const how = [t.method, t.budget && `budget ${count(t.budget)}`].filter(Boolean).join(", ");
-    lines.push(`## ${t.question}`, t.answer || t.error || "", ...(how ? [`(${how})`] : []));
+    lines.push(`## ${t.question}`);
+    for (const step of [...t.steps ?? [], t]) {
+      lines.push(step.answer || step.error || "");
+      for (const call of step.calls ?? [])
+        lines.push(`Call: \`${call.name}(${call.arguments})\``, ...(call.result ? [`Result: ${call.result}`] : []));
+    }
+    if (how) lines.push(`(${how})`);
   }
   const link = element("a");
   link.href = URL.createObjectURL(new Blob([lines.join("\n\n") + "\n"], {type: "text/markdown"}));
@@ -123,6 +129,10 @@ function connectSettings() {
   byId("open-settings").addEventListener("click", () => byId("settings").showModal());
   byId("system").addEventListener("input", () => {
     current.system = byId("system").value;
+    saveSoon();
+  });
+  byId("tools").addEventListener("input", () => {
+    current.tools = byId("tools").value;
     saveSoon();
   });
   byId("key").addEventListener("change", () => {

@@ -6,8 +6,9 @@ const PREFIX = "mneme.conversation.";
 class Store {
   failed = () => {};
 
-  // A conversation: {id, title, updated, system, draft, document: {name, key, length} or null, turns}. A turn:
-  // {question, answer, state, error, partial, method, budget, system, document, usage, retrieval, reads, seconds}.
+  // A conversation: {id, title, updated, system, tools, draft, document: {name, key, length} or null, turns}. A turn:
+  // {question, answer, thought, calls, steps, state, error, partial, method, budget, system, document, usage, retrieval,
+  // reads, seconds}; calls: [{id, name, arguments, result}]; steps: [{answer, thought, calls}] before the answer.
   conversations() {
     const found = [];
     try {

@@ -24,10 +24,42 @@ async function copyText(text) {
   if (!copied) throw new Error("the browser does not let the page copy");
 }
 
+// Closed until somebody opens it.
+function folded(name, title, ...inside) {
+  const details = element("details", element("summary", title), ...inside);
+  details.className = name;
+  return details;
+}
+
+// A call of a tool, folded: its arguments, and what it returned, which the person types.
+class CallView {
+  constructor(call, open, acts) {
+    this.call = call;
+    this.made = element("pre");
+    this.result = element(open ? "textarea" : "pre");
+    const label = element("label", "Result", this.result);
+    this.root = folded("call", "Call: " + call.name, this.made, label);
+    if (open) {
+      this.result.rows = 2;
+      this.result.value = call.result ?? "";
+      this.result.addEventListener("input", () => { call.result = this.result.value; acts.keep(); });
+    } else {
+      this.result.textContent = call.result ?? "";
+    }
+    this.update(false);
+  }
+
+  update(works) {
+    let text = this.call.arguments;
+    if (!works) try { text = JSON.stringify(JSON.parse(text), null, 1); } catch (e) { /* as the model wrote it */ }
+    if (this.made.textContent !== text) this.made.textContent = text;
+  }
+}
+
 const IN_WORK = ["waiting", "reading", "answering"];
 
 class TurnView {
-  // acts: {regenerate(turn), goOn(turn), select(turn), say(text)}.
+  // acts: {regenerate(turn), goOn(turn), sendResults(turn), keep(), select(turn), say(text)}.
   constructor(turn, acts) {
     this.turn = turn;
     this.acts = acts;
@@ -35,10 +67,11 @@ class TurnView {
     this.root.className = "turn";
     this.question = element("div", turn.question);
     this.question.className = "question";
-    this.thought = element("details");
-    this.thought.className = "thought";
-    this.thoughtText = element("div");
-    this.thought.append(element("summary", "Thought"), this.thoughtText);
+    this.steps = element("div");
+    this.thought = folded("thought", "Thought", element("div"));
+    this.thoughtText = this.thought.lastChild;
+    this.calls = element("div");
+    this.callViews = [];
     this.answer = element("div");
     this.answer.className = "answer";
     this.progress = element("div");
@@ -48,7 +81,8 @@ class TurnView {
     this.problem.setAttribute("role", "alert");
     this.actions = element("div");
     this.actions.className = "actions";
-    this.root.append(this.question, this.thought, this.answer, this.progress, this.problem, this.actions);
+    this.root.append(this.question, this.steps, this.thought, this.answer, this.calls, this.progress, this.problem,
+                     this.actions);
     this.update(false);
   }
 
@@ -62,11 +96,39 @@ class TurnView {
     }
     this.thought.hidden = !t.thought;
     if (t.thought && this.thoughtText.textContent !== t.thought) this.thoughtText.textContent = t.thought;
-    this.showProgress(works && !t.answer && !t.thought);
+    this.showSteps();
+    this.showCalls(works);
+    this.showProgress(works && !t.answer && !t.thought && !t.calls?.length);
     this.showProblem();
-    const key = [t.state, selected, t.answer !== ""].join();
+    const key = [t.state, selected, t.answer !== "", t.finish].join();
     if (key !== this.key) this.showActions(works, selected);
     this.key = key;
+  }
+
+  // Answers before this one that called tools.
+  showSteps() {
+    const steps = this.turn.steps ?? [];
+    if (this.stepsShown === steps.length) return;
+    this.stepsShown = steps.length;
+    this.steps.replaceChildren(...steps.flatMap(step => {
+      const text = element("div", ...renderMarkdown(step.answer));
+      text.className = "answer";
+      return [...(step.thought ? [folded("thought", "Thought", element("div", step.thought))] : []), text,
+              ...step.calls.map(call => new CallView(call, false, this.acts).root)];
+    }));
+  }
+
+  showCalls(works) {
+    const calls = this.turn.calls ?? [];
+    if (this.callViews.length > calls.length || this.callViews.some((v, i) => v.call !== calls[i])) {
+      this.calls.replaceChildren();
+      this.callViews = [];
+    }
+    for (const call of calls.slice(this.callViews.length)) {
+      this.callViews.push(new CallView(call, true, this.acts));
+      this.calls.append(this.callViews.at(-1).root);
+    }
+    this.callViews.forEach(v => v.update(works));
   }
 
   showProgress(shown) {
@@ -119,6 +181,7 @@ class TurnView {
         setTimeout(() => { b.textContent = "Copy"; }, 1500);
       }));
     }
+    if (!works && t.finish === "tool_calls") all.push(button("Send results", () => this.acts.sendResults(t)));
     if (t.state === "cut" && t.answer) all.push(button("Continue", () => this.acts.goOn(t)));
     if (!works) all.push(button(t.error ? "Retry" : "Regenerate", () => this.acts.regenerate(t)));
     if (!works && t.answer) {

@@ -70,14 +70,14 @@ void Connection::respond(std::uint64_t number, HttpResponse response) {
   send(std::move(response.body));
 }
 
-void Connection::begin_stream(std::uint64_t number, const HttpResponse& head, std::string heartbeat) {
+void Connection::begin_stream(std::uint64_t number, const HttpResponse& head, StreamWords words) {
   if (number != exchange_.number || !exchange_.open) return;
   exchange_.chunked = request_.http11;
   if (!exchange_.chunked) request_.keep_alive = false;
   exchange_.streams = true;
   exchange_.tells_events = head.content_type == "text/event-stream";
   send(head_of(head) + (exchange_.chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
-  exchange_.heartbeat = std::move(heartbeat);
+  exchange_.words = std::move(words);
 }
 
 void Connection::write(std::uint64_t number, const std::string& piece) {
@@ -95,7 +95,8 @@ void Connection::abandon(std::uint64_t number, const ApiError& error) {
   if (number != exchange_.number || !exchange_.open || exchange_.ended) return;
   if (!exchange_.streams) return respond(number, {.status = error.status, .body = error.body()});
   if (!exchange_.tells_events) return close();
-  const std::string event = fmt::format("data: {}\n\ndata: [DONE]\n\n", error.body());
+  std::string event = exchange_.words.failure ? exchange_.words.failure(error.what(), error.status) : "";
+  if (event.empty()) event = fmt::format("data: {}\n\ndata: [DONE]\n\n", error.body());
   exchange_.ended = true;  // before it is sent: the last words have room
   send(exchange_.chunked ? fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", event.size(), event) : event);
 }
@@ -163,7 +164,7 @@ void Connection::begin_exchange() {
   ++exchange_.number;
   exchange_.open = true;
   exchange_.ended = exchange_.chunked = exchange_.streams = exchange_.tells_events = false;
-  exchange_.heartbeat.clear();
+  exchange_.words = {};
   output_.sent_at = Clock::now();
   ++server_.exchanges;
   look_around();
@@ -303,9 +304,9 @@ void Connection::look_around() {
     if (error || !self || at != self->exchange_.number || !self->exchange_.open) return;
     const std::chrono::duration<double> silent = Clock::now() - self->output_.sent_at;
     if (self->output_.writing && silent.count() > self->server_.options.timeouts.write_seconds) return self->close();
-    if (!self->exchange_.heartbeat.empty() && !self->output_.writing &&
+    if (self->exchange_.words.heartbeat && !self->output_.writing &&
         silent.count() >= self->server_.options.heartbeat_seconds)
-      self->write(at, self->exchange_.heartbeat);
+      self->write(at, self->exchange_.words.heartbeat());
     self->look_around();
   });
 }

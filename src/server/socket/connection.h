@@ -47,7 +47,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- the answer; `number` is the exchange's
   void respond(std::uint64_t number, HttpResponse response);
-  void begin_stream(std::uint64_t number, const HttpResponse& head, std::string heartbeat);
+  void begin_stream(std::uint64_t number, const HttpResponse& head, StreamWords words);
   void write(std::uint64_t number, const std::string& piece);
   void end(std::uint64_t number);
   // The answer will not be completed: a client that waits for it gets the reason. A stream of events ends with one that
@@ -94,7 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::uint64_t number = 0;
     bool open = false, chunked = false, ended = false;
     bool streams = false, tells_events = false;  // it is a stream; one of events
-    std::string heartbeat;
+    StreamWords words;
     std::function<void()> on_close;
   };
   // Bytes for the client that the socket has not taken: those of the write in flight, and those after it.

@@ -14,8 +14,8 @@ void Exchange::respond(HttpResponse response) {
   complete_ = true;
   if (const auto c = connection_.lock()) c->respond(number_, std::move(response));
 }
-void Exchange::begin_stream(HttpResponse head, std::string heartbeat) {
-  if (const auto c = connection_.lock()) c->begin_stream(number_, head, std::move(heartbeat));
+void Exchange::begin_stream(HttpResponse head, StreamWords words) {
+  if (const auto c = connection_.lock()) c->begin_stream(number_, head, std::move(words));
 }
 void Exchange::write(std::string piece) {
   if (const auto c = connection_.lock()) c->write(number_, piece);

@@ -21,7 +21,7 @@ class Exchange final : public ResponseWriter {
       : connection_(std::move(connection)), alive_(server.alive), io_(server.io), number_(number) {}
   ~Exchange() override;
   void respond(HttpResponse response) override;
-  void begin_stream(HttpResponse head, std::string heartbeat) override;
+  void begin_stream(HttpResponse head, StreamWords words) override;
   void write(std::string piece) override;
   void end() override;
   void on_close(std::function<void()> closed) override;

@@ -40,6 +40,7 @@ void for_each_member(Format& f, const Visit& visit) {
   visit("value_open", f.argument.value_open);
   visit("value_end", f.argument.value_end);
   visit("value_lines", f.argument.lines);
+  visit("value_attribute", f.argument.attribute);
   visit("name_keys", f.keys.name);
   visit("argument_keys", f.keys.arguments);
   visit("id_keys", f.keys.id);

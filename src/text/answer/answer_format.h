@@ -36,6 +36,7 @@ struct CallMarks {
 struct ArgumentMarks {
   std::string key_open, key_end, value_open, value_end;  // "{key}" in value_end is the key
   bool lines = false;                                    // a newline on each side of a value is not part of it
+  std::string attribute;  // what tells a value's type: "string" ("true" or "false"), "type"; empty: the schema alone
 };
 
 // CallForm::kObject: the members that hold the parts of a call.

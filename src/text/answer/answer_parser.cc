@@ -20,7 +20,44 @@ bool is_text(const ToolJson* json) {
   return json != nullptr && json->is_string();
 }
 
-ArgumentType type_of(const ToolJson& schema) {
+// What a $ref within `root` leads to; null: nothing.
+const ToolJson* target_of(const ToolJson& ref, const ToolJson& root) {
+  if (!ref.is_string() || !ref.get_ref<const std::string&>().starts_with("#")) return nullptr;
+  try {
+    const ToolJson::json_pointer pointer(ref.get_ref<const std::string&>().substr(1));
+    return root.contains(pointer) ? &root.at(pointer) : nullptr;
+  } catch (const ToolJson::exception&) {
+    return nullptr;
+  }
+}
+
+constexpr int kMaxReferences = 16;
+
+// The schema that a chain of $ref and allOf of one leads to.
+const ToolJson& followed(const ToolJson& schema, const ToolJson& root) {
+  const ToolJson* at = &schema;
+  for (int i = 0; i < kMaxReferences; ++i) {
+    const ToolJson *const ref = member(*at, "$ref"), *const all = member(*at, "allOf");
+    const ToolJson* next = nullptr;
+    if (ref != nullptr) next = target_of(*ref, root);
+    if (ref == nullptr && all != nullptr && all->is_array() && all->size() == 1) next = &all->front();
+    if (next == nullptr) break;
+    at = next;
+  }
+  return *at;
+}
+
+ArgumentType type_of(const ToolJson& said, const ToolJson& root) {
+  const ToolJson& schema = followed(said, root);
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const ToolJson* const list = member(schema, key);
+    if (list == nullptr || !list->is_array() || list->empty()) continue;
+    const bool others = std::all_of(list->begin(), list->end(), [&](const ToolJson& one) {
+      const ToolJson* const type = member(followed(one, root), "type");
+      return is_text(type) && *type != "string";
+    });
+    return others ? ArgumentType::kOther : ArgumentType::kAny;
+  }
   const ToolJson* type = member(schema, "type");
   if (type != nullptr && type->is_array())
     for (const ToolJson& one : *type)
@@ -74,9 +111,10 @@ AnswerTools answer_tools_of(const ToolJson& tools) {
     if (!is_text(name)) continue;
     ArgumentTypes& types = out[name->get<std::string>()];
     const ToolJson* const parameters = member(*function, "parameters");
-    const ToolJson* const properties = parameters == nullptr ? nullptr : member(*parameters, "properties");
+    const ToolJson* const properties =
+        parameters == nullptr ? nullptr : member(followed(*parameters, *parameters), "properties");
     if (properties == nullptr || !properties->is_object()) continue;
-    for (const auto& [key, schema] : properties->items()) types[key] = type_of(schema);
+    for (const auto& [key, schema] : properties->items()) types[key] = type_of(schema, *parameters);
   }
   return out;
 }

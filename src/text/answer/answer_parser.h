@@ -47,6 +47,8 @@ class AnswerMarks {
   const AnswerFormat& shown() const { return shown_; }    // as it was given
   // What a special token adds to the bytes of an answer: its spelling, or nothing where no mark has it.
   std::string_view bytes_of(TokenId special) const;
+  // Special tokens that marks have, with their bytes.
+  const std::unordered_map<TokenId, std::string>& special_tokens() const { return tokens_; }
   // A special token by its spelling, as the bytes have it; text where the vocabulary has no such token.
   std::string mark_of(std::string_view spelling) const;
   // The prompt ends within a thought: the answer goes on in it.
@@ -57,6 +59,14 @@ class AnswerMarks {
   std::unordered_map<TokenId, std::string> tokens_;
 };
 
+// What a parser of a request's answers is made of.
+struct AnswerScope {
+  std::shared_ptr<const AnswerMarks> marks;
+  bool in_thought = false;  // the prompt has opened one
+  bool has_tools = false;   // else calls stay text
+  AnswerTools tools;
+};
+
 class AnswerParser {
  public:
   struct Setting {
@@ -65,6 +75,10 @@ class AnswerParser {
   };
   // Requires  marks and tools outlive the object.
   static std::unique_ptr<AnswerParser> make(const AnswerMarks& marks, const Setting& setting);
+  // Requires  the scope outlives the object.
+  static std::unique_ptr<AnswerParser> make(const AnswerScope& scope) {
+    return make(*scope.marks, {.in_thought = scope.in_thought, .tools = scope.has_tools ? &scope.tools : nullptr});
+  }
 
   virtual ~AnswerParser() = default;
   // Appends to `events` what the bytes decide. They are text, and special tokens as AnswerMarks has them.

@@ -171,7 +171,7 @@ class Derivation {
     std::string_view open = all.substr(0, r), close = all.substr(r + probe_.thought.size());
     close = close.substr(0, t - r - probe_.thought.size());
     open.remove_prefix(common_prefix(open, header_));
-    // Both are one mark; where more stands there, the form is another.
+    // Each is one mark. If there is more text, the form is another.
     if (!is_mark(trimmed(open)) || !is_mark(trimmed(close))) return;
     format_.thought_open = trimmed(open);
     format_.thought_close = trimmed(close);

@@ -69,7 +69,8 @@ AnswerFormat kimi_k3() {
                             {.key_open = "<|open|>argument key=\"",
                              .key_end = "\"",
                              .value_open = "<|sep|>",
-                             .value_end = "<|close|>argument<|sep|>"});
+                             .value_end = "<|close|>argument<|sep|>",
+                             .attribute = "type"});
   f.framing = {"<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"};
   return with_thought(call_ends_thought(std::move(f)), "<|open|>think<|sep|>", "<|close|>think<|sep|>");
 }
@@ -136,7 +137,8 @@ AnswerFormat deepseek_dsml(std::string name, const std::string& section) {
                   {.key_open = "<｜DSML｜parameter name=\"",
                    .key_end = "\"",
                    .value_open = ">",
-                   .value_end = "</｜DSML｜parameter>"});
+                   .value_end = "</｜DSML｜parameter>",
+                   .attribute = "string"});
 }
 
 const ArgumentMarks kArgTags = {

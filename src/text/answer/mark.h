@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "src/base/ascii.h"
+
 namespace mneme {
 
 inline constexpr char kTokenBegin = '\xFE', kTokenEnd = '\xFF';
@@ -37,7 +39,5 @@ MarkMatch match_mark(std::string_view mark, std::string_view text, bool last);
 // Without kTokenBegin and kTokenEnd: special tokens as they are spelled.
 std::string spelled(std::string_view text);
 void append_spelled(std::string_view text, std::string& out);
-
-std::string_view trimmed(std::string_view text);
 
 }  // namespace mneme

@@ -17,6 +17,8 @@ class TokenConstraint {
   //
   //   mask  [ceil(vocabulary / 64)]  out
   virtual void allowed(std::span<std::uint64_t> mask) const = 0;
+  // All tokens may come next: allowed() need not be asked. A state whose mask has only ones may say no.
+  virtual bool everything() const { return false; }
   // The state after this token.  Requires  the token is allowed.
   virtual std::shared_ptr<const TokenConstraint> after(std::int32_t token) const = 0;
 };

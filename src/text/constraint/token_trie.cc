@@ -23,8 +23,10 @@ std::size_t characters(std::string_view bytes) {
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocab_size()), next_(bytes_.size(), -1) {
   std::vector<TokenId> sorted;
+  any_.resize((bytes_.size() + 63) / 64);
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (tokenizer.is_end(id)) ends_.push_back(id);
+    if (tokenizer.is_token(id) && !tokenizer.is_end(id)) any_[id / 64] |= std::uint64_t{1} << (id % 64);
     if (tokenizer.is_control(id) || tokenizer.is_end(id)) continue;
     std::string bytes = tokenizer.token_bytes(id);
     if (bytes.empty() || bytes.size() > kLongest) continue;
@@ -55,6 +57,20 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocab_size()
   }
   longest_plain_ = plain_.size() - 1;
   odd_ = build(odd);
+}
+
+std::span<const TokenId> TokenTrie::with_byte(std::uint8_t byte) const {
+  std::call_once(counted_[byte], [&] {
+    for (TokenId id = 0; id < vocab_size(); ++id)
+      if (bytes(id).find(static_cast<char>(byte)) != std::string_view::npos) with_byte_[byte].push_back(id);
+  });
+  return with_byte_[byte];
+}
+
+TokenTrie::Range TokenTrie::beginning_with(std::uint8_t byte) const {
+  for (std::size_t i = 0; i < all_.size(); i = all_[i].end)
+    if (all_[i].byte == byte) return {i, all_[i].end};
+  return {};
 }
 
 std::vector<TokenTrie::Node> TokenTrie::build(const std::vector<TokenId>& sorted) {

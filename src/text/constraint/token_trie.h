@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -36,6 +38,15 @@ class TokenTrie {
   }
   std::size_t longest_plain() const { return longest_plain_; }  // characters
   std::span<const TokenId> ends() const { return ends_; }       // tokens that end an answer
+  // Tokens whose bytes have this one somewhere. Threads: any; counted at the first call.
+  std::span<const TokenId> with_byte(std::uint8_t byte) const;
+  // Nodes of all(), from `begin` to before `end`, of the tokens that begin with this byte.
+  struct Range {
+    std::size_t begin = 0, end = 0;
+  };
+  Range beginning_with(std::uint8_t byte) const;
+  // Mask of all tokens but those that end an answer: what an answer may have anywhere.
+  std::span<const std::uint64_t> any() const { return any_; }
   std::string_view bytes(TokenId id) const { return bytes_[id]; }
   std::int32_t vocab_size() const { return size32(bytes_); }
 
@@ -48,6 +59,9 @@ class TokenTrie {
   std::vector<std::vector<std::uint64_t>> plain_;  // by characters
   std::size_t longest_plain_ = 0;
   std::vector<TokenId> ends_;
+  std::vector<std::uint64_t> any_;
+  mutable std::array<std::once_flag, 256> counted_;
+  mutable std::array<std::vector<TokenId>, 256> with_byte_;
 };
 
 }  // namespace mneme

@@ -20,20 +20,24 @@ std::uint8_t blanks_with(std::uint8_t blanks, std::uint8_t byte, int depth) {
       blanks >= kNewLine && (byte == ' ' || byte == '\t') && blanks - kNewLine < JsonMatcher::kMaxIndent * depth;
   return indents ? static_cast<std::uint8_t>(blanks + 1) : std::uint8_t{0};
 }
-// Hash of a name and one byte more.
-std::uint64_t hash_with(std::uint64_t hash, std::uint8_t byte) {
-  hash = (hash ^ (byte + 1u)) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
-}
-bool is_digit(std::uint8_t b) {
-  return b >= '0' && b <= '9';
+// What opens an object, follows a key, and closes the object.
+std::string_view braces(const JsonNode& n) {
+  return n.form == ObjectForm::kArguments ? "(=)" : "{:}";
 }
 
 }  // namespace
 
-JsonMatcher::Threads JsonMatcher::begin() const {
+JsonMatcher::Threads JsonMatcher::begin(NodeId root) const {
   Thread t;
-  t.top.node = grammar_->root;
+  t.top.node = root;
+  if (node(t).raw == nullptr) return {t};
+  if (node(t).kind == JsonNode::Kind::kLiteral) {
+    t.top.phase = Phase::kLiteral;
+  } else if (node(t).raw->open.empty()) {
+    begin_text(t);
+  } else {
+    t.top.phase = Phase::kOpen;
+  }
   return {t};
 }
 
@@ -47,6 +51,7 @@ void JsonMatcher::step(const Thread& from, std::uint8_t byte, Threads& to) const
   if (from.done) return;
   const Phase phase = from.top.phase;
   const bool inside = phase == Phase::kString || phase == Phase::kKey || phase == Phase::kLiteral ||
+                      phase == Phase::kOpen || phase == Phase::kClose ||
                       (phase >= Phase::kSign && phase <= Phase::kExponent);
   if (!inside && is_blank(byte)) {
     const std::uint8_t blanks = blanks_with(from.top.blanks, byte, from.depth);
@@ -61,14 +66,17 @@ void JsonMatcher::step(const Thread& from, std::uint8_t byte, Threads& to) const
     case Phase::kLiteral:
       return literal(from, byte, to);
     case Phase::kString:
-      return string(from, byte, to);
+      return node(from).raw == nullptr ? string(from, byte, to) : raw_text(from, byte, to);
+    case Phase::kOpen:
+    case Phase::kClose:
+      return raw_mark(from, byte, to);
     case Phase::kFirstKey:
     case Phase::kNextKey:
     case Phase::kColon:
     case Phase::kMember:
       return object(from, byte, to);
     case Phase::kKey:
-      return key(from, byte, to);
+      return node(from).form == ObjectForm::kJson ? key(from, byte, to) : bare_key(from, byte, to);
     case Phase::kFirstItem:
     case Phase::kItem:
       return array(from, byte, to);
@@ -125,6 +133,10 @@ void JsonMatcher::start(Thread t, std::uint8_t byte, Threads& to) const {
       t.top.at = 0;
       return literal(std::move(t), byte, to);
     case JsonNode::Kind::kString:
+      if (n.raw != nullptr) {
+        t.top = {.node = id, .phase = Phase::kOpen};
+        return raw_mark(std::move(t), byte, to);
+      }
       if (byte != '"') return;
       t.top = {.node = id, .phase = Phase::kString};
       if (n.pattern != nullptr) t.top.bits = n.pattern->begin();
@@ -141,7 +153,7 @@ void JsonMatcher::start(Thread t, std::uint8_t byte, Threads& to) const {
     case JsonNode::Kind::kObject:
     case JsonNode::Kind::kArray: {
       const bool object = n.kind == JsonNode::Kind::kObject;
-      if (byte != static_cast<unsigned char>(object ? '{' : '[') || !fits(t, id)) return;
+      if (byte != static_cast<unsigned char>(object ? braces(n)[0] : '[') || !fits(t, id)) return;
       t.top = {.node = id, .phase = object ? Phase::kFirstKey : Phase::kFirstItem};
       ++t.depth;
       to.push_back(std::move(t));
@@ -166,6 +178,7 @@ void JsonMatcher::string(Thread t, std::uint8_t byte, Threads& to) const {
   const bool plain = f.text.mode == JsonText::Mode::kPlain;
   std::uint8_t decoded = 0;
   const bool pattern = n.pattern != nullptr;
+  if (byte == '/' && f.text.mode == JsonText::Mode::kEscape && !grammar_->escapes_slash) return;
   // A pattern is over ASCII only, and \u could encode anything.
   if (pattern && (byte >= 0x80 || (f.text.mode == JsonText::Mode::kEscape && byte == 'u'))) return;
   if (plain && byte != '"' && n.most && f.count == *n.most) return;
@@ -186,82 +199,17 @@ void JsonMatcher::string(Thread t, std::uint8_t byte, Threads& to) const {
   to.push_back(std::move(t));
 }
 
-// In this phase the number may end, continue, or both.
-void JsonMatcher::put_number(Thread t, Phase phase, Threads& to) const {
-  const JsonNode& n = node(t);
-  t.top.phase = phase;
-  if (!n.range.can_become(t.top.digits)) return;
-  const bool may_end =
-      phase == Phase::kZero || phase == Phase::kWhole || phase == Phase::kFraction || phase == Phase::kExponent;
-  if (may_end && n.range.holds(t.top.digits)) finish(t, to);
-  to.push_back(std::move(t));
-}
-
-void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
-  const JsonNode& n = node(t);
-  Frame& f = t.top;
-  NumberRange::Digits& d = f.digits;
-  const Phase phase = f.phase;
-  const bool digit = is_digit(byte);
-  const unsigned value = byte - '0';
-  const auto add_digit = [&](int& places) {
-    d.value = d.value * 10 + value;
-    ++places;
-  };
-  const bool exponent = (byte == 'e' || byte == 'E') && !n.integer && !n.range.bounded();
-  switch (phase) {
-    case Phase::kSign:
-      if (!digit) return;
-      add_digit(d.whole);
-      return put_number(std::move(t), byte == '0' ? Phase::kZero : Phase::kWhole, to);
-    case Phase::kWhole:
-      if (digit) {
-        if (d.whole == NumberRange::kMaxWhole) return;
-        add_digit(d.whole);
-        return put_number(std::move(t), phase, to);
-      }
-      [[fallthrough]];
-    case Phase::kZero:
-      if (byte == '.' && !n.integer) {
-        d.point = true;
-        return put_number(std::move(t), Phase::kPoint, to);
-      }
-      if (exponent) return put_number(std::move(t), Phase::kE, to);
-      return;
-    case Phase::kPoint:
-    case Phase::kFraction:
-      if (digit) {
-        // Without bounds the value does not matter; 24 digits exceed a double's precision.
-        if (d.fraction == (n.range.bounded() ? NumberRange::kMaxFraction : 24)) return;
-        if (n.range.bounded()) {
-          add_digit(d.fraction);
-        } else {
-          ++d.fraction;
-        }
-        return put_number(std::move(t), Phase::kFraction, to);
-      }
-      if (exponent && phase == Phase::kFraction) return put_number(std::move(t), Phase::kE, to);
-      return;
-    case Phase::kE:
-      if (byte == '+' || byte == '-') return put_number(std::move(t), Phase::kESign, to);
-      [[fallthrough]];
-    case Phase::kESign:
-    case Phase::kExponent:
-      if (!digit || f.count * 10 + value > NumberRange::kMaxExponent || f.at == 4) return;
-      f.count = f.count * 10 + value;
-      ++f.at;
-      return put_number(std::move(t), Phase::kExponent, to);
-    default:
-      return;
-  }
+std::uint64_t JsonMatcher::open_members(const JsonNode& n, std::uint64_t seen) {
+  std::uint64_t open = ~seen;
+  const std::uint64_t missing = n.required & open;
+  // In order: the first required property that is missing, and the optional ones before it.
+  if (n.ordered && missing != 0) open &= missing ^ (missing - 1);
+  return open;
 }
 
 std::uint64_t JsonMatcher::open_properties(const Thread& t) const {
   const JsonNode& n = node(t);
-  std::uint64_t open = ~t.top.bits;
-  const std::uint64_t missing = n.required & open;
-  // In order: the first required property that is missing, and the optional ones before it.
-  if (n.ordered && missing != 0) open &= missing ^ (missing - 1);
+  const std::uint64_t open = open_members(n, t.top.bits);
   std::uint64_t fit = 0;
   for (std::size_t i = 0; i < n.properties.size(); ++i)
     if (fits(t, n.properties[i])) fit |= std::uint64_t{1} << i;
@@ -279,19 +227,22 @@ void JsonMatcher::object(Thread t, std::uint8_t byte, Threads& to) const {
   f.blanks = 0;
   const bool before_key = f.phase == Phase::kFirstKey || f.phase == Phase::kNextKey;
   if (f.phase == Phase::kColon) {
-    if (byte != ':') return;
+    if (byte != braces(n)[1]) return;
     return push(std::move(t), f.at == kOther ? n.additional : n.properties[f.at], to);
   }
-  if (byte == '}' && f.phase != Phase::kNextKey && (n.required & ~f.bits) == 0) {
+  if (byte == braces(n)[2] && f.phase != Phase::kNextKey && (n.required & ~f.bits) == 0) {
     --t.depth;
     return finish(t, to);
   }
-  if (before_key && byte == '"' && can_have_key(t)) {
+  if (before_key && can_have_key(t)) {
+    const bool bare = n.form != ObjectForm::kJson;
+    if (!bare && byte != '"') return;
     f.phase = Phase::kKey;
     f.at = 0;
     f.name = 0;
+    f.more_names = true;
     f.text = {};
-    to.push_back(std::move(t));
+    bare ? bare_key(std::move(t), byte, to) : to.push_back(std::move(t));
   } else if (f.phase == Phase::kMember && byte == ',' && can_have_key(t)) {
     f.phase = Phase::kNextKey;
     to.push_back(std::move(t));
@@ -321,7 +272,7 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   Frame& f = t.top;
   const bool others = n.additional != kNoNode && fits(t, n.additional);
   // A name is matched by its bytes: \u would encode it differently.
-  if (f.text.mode == JsonText::Mode::kEscape && byte == 'u') return;
+  if (f.text.mode == JsonText::Mode::kEscape && (byte == 'u' || (byte == '/' && !grammar_->escapes_slash))) return;
   const bool raw = f.text.mode != JsonText::Mode::kEscape;
   std::uint8_t decoded = 0;
   const JsonText::Step step = f.text.step(byte, decoded);
@@ -336,7 +287,7 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   if (!backslash) {
     const std::uint8_t meant = raw ? byte : decoded;
     if (f.at >= 0) f.at = n.names.child(f.at, meant);
-    if (others) f.name = hash_with(f.name, meant);
+    if (others) f.name = with_byte(f.name, meant);
   }
   if (!others) {  // an unused name must be possible
     if (f.at < 0) return;
@@ -375,15 +326,6 @@ void JsonMatcher::array(Thread t, std::uint8_t byte, Threads& to) const {
   Threads item;
   push(std::move(t), n.items, item);
   start(item[0], byte, to);
-}
-
-std::optional<std::size_t> JsonMatcher::plain_room(const Thread& t) const {
-  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
-  if (t.done || t.top.text.mode != JsonText::Mode::kPlain) return std::nullopt;
-  const JsonNode& n = node(t);
-  if (t.top.phase == Phase::kKey && n.additional != kNoNode && fits(t, n.additional)) return kAny;
-  if (t.top.phase != Phase::kString || n.pattern != nullptr) return std::nullopt;
-  return n.most ? std::size_t{*n.most} - t.top.count : kAny;
 }
 
 }  // namespace mneme

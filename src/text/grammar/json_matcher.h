@@ -2,6 +2,7 @@
 // parallel.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,7 +27,9 @@ class JsonMatcher {
     enum class Phase : std::uint8_t {
       kStart,      // before the value
       kLiteral,    // at: index in the literals
-      kString,     // count: characters, bits: states of the pattern
+      kString,     // count: characters, bits: states of the pattern; at: of RawText::never, name: of a value's word
+      kOpen,       // in RawText::open, at: bytes of it
+      kClose,      // in RawText::close, likewise
       kSign,       // a number: after "-",
       kZero,       // its integer part is 0,
       kWhole,      // digits of the integer part,
@@ -51,6 +54,7 @@ class JsonMatcher {
     std::uint32_t count = 0;
     std::uint64_t bits = 0;
     NumberRange::Digits digits;
+    bool more_names = true;               // a bare name may be one that is not declared
     std::uint64_t name = 0;               // in a name: hash of its characters, however they are escaped
     std::shared_ptr<const Names> others;  // names of an object that are not among its properties
   };
@@ -69,12 +73,21 @@ class JsonMatcher {
 
   explicit JsonMatcher(std::shared_ptr<const JsonGrammar> grammar) : grammar_(std::move(grammar)) {}
 
-  Threads begin() const;
+  using ByteSet = std::bitset<256>;
+
+  Threads begin() const { return begin(grammar_->root); }
+  Threads begin(NodeId root) const;
   // Appends the continuations after a byte; none: no document has this prefix.
   void step(const Thread& from, std::uint8_t byte, Threads& to) const;
   bool step_all(const Threads& from, std::uint8_t byte, Threads& to) const;
   // Maximum characters of escape-free text that may follow in any form; nothing where some text is not allowed.
   std::optional<std::size_t> plain_room(const Thread& thread) const;
+  // Where RawText makes an exception of that: tokens that begin with one of `first`, or have one of `anywhere`, must be
+  // matched. Adds to both.
+  void not_plain(const Thread& thread, ByteSet& first, ByteSet& anywhere) const;
+  const JsonGrammar& grammar() const { return *grammar_; }
+  // Properties of an object that may come next, of those of which none in `seen` comes twice.
+  static std::uint64_t open_members(const JsonNode& object, std::uint64_t seen);
 
  private:
   using Phase = Frame::Phase;
@@ -84,10 +97,16 @@ class JsonMatcher {
   void start(Thread t, std::uint8_t byte, Threads& to) const;
   void literal(Thread t, std::uint8_t byte, Threads& to) const;
   void string(Thread t, std::uint8_t byte, Threads& to) const;
+  void begin_text(Thread& t) const;
+  void raw_mark(Thread t, std::uint8_t byte, Threads& to) const;
+  void raw_text(Thread t, std::uint8_t byte, Threads& to) const;
+  bool text_may_end(const Thread& t) const;
   void number(Thread t, std::uint8_t byte, Threads& to) const;
   void put_number(Thread t, Phase phase, Threads& to) const;
   void object(Thread t, std::uint8_t byte, Threads& to) const;
   void key(Thread t, std::uint8_t byte, Threads& to) const;
+  void bare_key(Thread t, std::uint8_t byte, Threads& to) const;
+  static std::uint64_t with_byte(std::uint64_t name, std::uint8_t byte);
   void array(Thread t, std::uint8_t byte, Threads& to) const;
   // The top value is complete.
   void finish(const Thread& t, Threads& to) const;
@@ -95,7 +114,7 @@ class JsonMatcher {
   void push(Thread t, NodeId id, Threads& to) const;
   bool fits(const Thread& t, NodeId id) const;
   bool can_have_key(const Thread& t) const;
-  // Bits of the properties that may come next.
+  // Of open_members(), those that fit.
   std::uint64_t open_properties(const Thread& t) const;
   // The name is complete; false: it may not occur here.
   bool take_name(Thread& t) const;

@@ -46,6 +46,19 @@ void ByteTree::add(std::string_view text, std::int32_t index) {
   nodes_[at].text = index;
 }
 
+std::vector<std::string> ByteTree::texts() const {
+  std::vector<std::string> out;
+  std::vector<std::pair<std::int32_t, std::string>> open{{0, ""}};
+  while (!open.empty()) {
+    const auto [at, text] = std::move(open.back());
+    open.pop_back();
+    if (nodes_[at].text >= 0) out.push_back(text);
+    for (auto it = nodes_[at].children.rbegin(); it != nodes_[at].children.rend(); ++it)
+      open.emplace_back(it->second, text + static_cast<char>(it->first));
+  }
+  return out;
+}
+
 std::int32_t ByteTree::child(std::int32_t node, std::uint8_t byte) const {
   const auto& children = nodes_[node].children;
   const auto it = children.find(byte);

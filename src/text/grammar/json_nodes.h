@@ -25,6 +25,7 @@ class ByteTree {
   // -1: no text continues this way.
   std::int32_t child(std::int32_t node, std::uint8_t byte) const;
   const Node& node(std::int32_t i) const { return nodes_[i]; }
+  std::vector<std::string> texts() const;  // in byte order
 
  private:
   std::vector<Node> nodes_ = std::vector<Node>(1);
@@ -32,6 +33,20 @@ class ByteTree {
 
 using NodeId = std::int32_t;
 inline constexpr NodeId kNoNode = -1;
+
+// A string without escapes, as some models write arguments: every byte between its marks is its own.
+struct RawText {
+  std::string open, close;     // without `close`, the text ends with the document
+  std::string never;           // no part of the text; empty: any text
+  bool reads_as_text = false;  // never what a reader would take for a number, an array, true, None, ...
+};
+
+// How an object is written.
+enum class ObjectForm : std::uint8_t {
+  kJson,       // {"key": value}
+  kBareKeys,   // {key:value}
+  kArguments,  // (key=value)
+};
 
 struct JsonNode {
   enum class Kind : std::uint8_t { kUnion, kLiteral, kString, kNumber, kObject, kArray };
@@ -42,10 +57,12 @@ struct JsonNode {
   std::uint32_t least = 0;  // characters of a string, items of an array
   std::optional<std::uint32_t> most;
   std::shared_ptr<const Pattern> pattern;  // of a string; null: none
+  std::shared_ptr<const RawText> raw;      // of a string, and of literals that are its text; null: JSON's
 
   bool integer = false;
   NumberRange range;
 
+  ObjectForm form = ObjectForm::kJson;
   std::vector<NodeId> properties;  // of an object, at most 64
   bool ordered = false;            // they come in this order
   ByteTree names;
@@ -59,6 +76,7 @@ struct JsonNode {
 struct JsonGrammar {
   std::vector<JsonNode> nodes;
   NodeId root = 0;
+  bool escapes_slash = true;  // "\\/" is an escape: not in Python
 };
 
 // Errors  kRequest: a union refers to itself without consuming input.

@@ -40,7 +40,7 @@ class FourCharacters final : public TokenCounter {
 TEST(Task, EverySampleHoldsItsAnswersAndFillsItsLength) {
   const TextSource source = prose();
   const FourCharacters counter;
-  for (const TaskRow& row : task_table()) {
+  for (const TaskEntry& row : task_table()) {
     const Sample s = make_sample(row, source, 6000, 3, 0, counter);
     EXPECT_LE(counter.count(s.context), 6000) << row.name;
     EXPECT_GE(counter.count(s.context), 5700) << row.name;
@@ -56,7 +56,7 @@ TEST(Task, EverySampleHoldsItsAnswersAndFillsItsLength) {
 TEST(Task, TheSameSeedGivesTheSameSampleAndAnotherNumberAnother) {
   const TextSource source = prose();
   const FourCharacters counter;
-  for (const TaskRow& row : task_table()) {
+  for (const TaskEntry& row : task_table()) {
     const Sample a = make_sample(row, source, 5000, 3, 7, counter), b = make_sample(row, source, 5000, 3, 7, counter);
     EXPECT_EQ(a.context, b.context) << row.name;
     EXPECT_NE(a.context, make_sample(row, source, 5000, 3, 8, counter).context) << row.name;

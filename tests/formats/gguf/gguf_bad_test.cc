@@ -126,8 +126,6 @@ std::vector<BadCase> tensor_cases() {
        "'blk.0.ffn_up.weight' has type IQ2_XXS: its values are entries of a large codebook; take the model in Q2_K"},
       {"type_iq1_m", with("blk.0.ffn_up.weight", [](T& t) { t.type = 29; }), ErrorKind::kUnsupported, "IQ1_M: its"},
       {"type_tq1_0", with("blk.0.ffn_up.weight", [](T& t) { t.type = 34; }), ErrorKind::kUnsupported, "TQ1_0: made"},
-      {"type_nvfp4", with("blk.0.ffn_up.weight", [](T& t) { t.type = 40; }), ErrorKind::kUnsupported,
-       "NVFP4: take the model in MXFP4"},
       {"type_q8_k", with("blk.0.ffn_up.weight", [](T& t) { t.type = 15; }), ErrorKind::kUnsupported, "Q8_K: a type of"},
       {"type_removed", with("blk.0.ffn_up.weight", [](T& t) { t.type = 4; }), ErrorKind::kUnsupported,
        "Q4_2: removed from the format"},

@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "src/base/rng.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/safetensors/hf_model.h"
 #include "src/tensor/half.h"
 #include "tests/formats/files.h"
 
@@ -243,5 +246,15 @@ class HfBuilder {
   }
   Rng rng_{11};
 };
+
+inline std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
+  TempFolder folder;  // mappings outlive the removed files
+  b.write(folder);
+  return Checkpoint::open(folder.path());
+}
+
+inline ModelConfig config_of(const Json& json) {
+  return read_hf_config(JsonRef(json, "config.json"));
+}
 
 }  // namespace mneme::test

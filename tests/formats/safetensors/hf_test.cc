@@ -13,16 +13,6 @@ namespace {
 
 using testing::ElementsAre;
 
-std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
-  TempFolder folder;  // mappings outlive the removed files
-  b.write(folder);
-  return Checkpoint::open(folder.path());
-}
-
-ModelConfig config_of(const Json& json) {
-  return read_hf_config(JsonRef(json, "config.json"));
-}
-
 TEST(HuggingFace, ReadsConfigTokenizerAndTensors) {
   const HfBuilder b = HfBuilder::tiny();
   const auto checkpoint = open(b);

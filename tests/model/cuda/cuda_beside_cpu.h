@@ -52,7 +52,7 @@ struct Both {
   struct Piece {
     Pair* pair;
     std::int32_t n;
-    RowPhase phase = RowPhase::kPrefill;
+    SequencePhase phase = SequencePhase::kPrefill;
     std::int32_t left = 0;  // SequenceRows::prefill_left
   };
   double step(std::span<const std::int32_t> all, const std::vector<Piece>& pieces) {

@@ -47,13 +47,13 @@ TEST_F(CudaSelectionTest, SelectsAsTheCpu) {
         Both both(*m, type, store, cpu);
         Pair a = both.start(compile(form.recipe(), method_shape(m->config(), type)));
         std::vector<double> errors;
-        const auto step = [&](std::int32_t n, RowPhase phase) {
+        const auto step = [&](std::int32_t n, SequencePhase phase) {
           errors.push_back(both.step(tokens, {{&a, n, phase}}));
         };
-        step(290, RowPhase::kPrefill);
-        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
-        step(400, RowPhase::kPrefill);
-        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
+        step(290, SequencePhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, SequencePhase::kDecode);
+        step(400, SequencePhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, SequencePhase::kDecode);
         for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
         const bool summarised = std::string_view(form.name) == "mneme";
         expect_close(errors, form.text(), summarised ? 2 * kTolerance : kTolerance);
@@ -90,7 +90,7 @@ TEST_F(CudaSelectionTest, RowsOfOneStepMayDiffer) {
     }
     for (int i = 0; i < 40; ++i) {
       std::vector<Both::Piece> pieces;
-      for (Pair& p : pairs) pieces.push_back({&p, 1, RowPhase::kDecode});
+      for (Pair& p : pairs) pieces.push_back({&p, 1, SequencePhase::kDecode});
       both.step(tokens, pieces);
       keep();
     }

@@ -41,7 +41,7 @@ TEST_F(CudaControlsTest, SamplesAsTheCpu) {
         Pair a = both.start(plan), b = both.start(plan);
         const auto decode = [&](Pair& p, int n) {
           for (int i = 0; i < n; ++i)
-            ASSERT_LE(both.step(tokens, {{&p, 1, RowPhase::kDecode}}), kTolerance) << p.host.length();
+            ASSERT_LE(both.step(tokens, {{&p, 1, SequencePhase::kDecode}}), kTolerance) << p.host.length();
         };
         ASSERT_LE(both.step(tokens, {{&a, 300}}), kTolerance);
         decode(a, 60);  // on the way the budget is crossed
@@ -52,10 +52,10 @@ TEST_F(CudaControlsTest, SamplesAsTheCpu) {
         ASSERT_LE(both.step(tokens, {{&fork, 70}}), kTolerance);
         decode(fork, 3);
         for (int i = 0; i < 3; ++i)
-          ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}, {&b, 150}, {&fork, 1, RowPhase::kDecode}}),
+          ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}, {&b, 150}, {&fork, 1, SequencePhase::kDecode}}),
                     kTolerance);
         for (int i = 0; i < 10; ++i)
-          ASSERT_LE(both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}}), kTolerance);
+          ASSERT_LE(both.step(tokens, {{&b, 1, SequencePhase::kDecode}, {&a, 1, SequencePhase::kDecode}}), kTolerance);
         for (std::size_t l = 0; l < 3; ++l) {
           const LayerStats &here = a.on_device.stats().layers[l], &there = a.on_host.stats().layers[l];
           EXPECT_EQ(here.attended_tokens, there.attended_tokens);
@@ -83,11 +83,11 @@ TEST_F(CudaControlsTest, SelectsByKeysAsTheCpu) {
         std::vector<double> errors;
         const auto step = [&](const std::vector<Both::Piece>& pieces) { errors.push_back(both.step(tokens, pieces)); };
         step({{&a, 200}});
-        for (int i = 0; i < 80; ++i) step({{&a, 1, RowPhase::kDecode}});
+        for (int i = 0; i < 80; ++i) step({{&a, 1, SequencePhase::kDecode}});
         step({{&a, 500}});
-        for (int i = 0; i < 50; ++i) step({{&a, 1, RowPhase::kDecode}});
-        for (int i = 0; i < 3; ++i) step({{&a, 1, RowPhase::kDecode}, {&b, 150}});
-        for (int i = 0; i < 30; ++i) step({{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
+        for (int i = 0; i < 50; ++i) step({{&a, 1, SequencePhase::kDecode}});
+        for (int i = 0; i < 3; ++i) step({{&a, 1, SequencePhase::kDecode}, {&b, 150}});
+        for (int i = 0; i < 30; ++i) step({{&b, 1, SequencePhase::kDecode}, {&a, 1, SequencePhase::kDecode}});
         for (std::size_t i = 0; i < 50; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
         std::sort(errors.begin(), errors.end());
         std::printf("oracle %s: error of the median step %.4f, worst %.4f\n", overrides, errors[errors.size() / 2],
@@ -114,7 +114,7 @@ TEST_F(CudaControlsTest, RunsInOneStepWithOtherMethods) {
   std::vector<double> errors;
   for (int i = 0; i < 40; ++i) {
     std::vector<Both::Piece> pieces;
-    for (std::size_t p = 0; p < 3; ++p) pieces.push_back({&all[p], 1, RowPhase::kDecode});
+    for (std::size_t p = 0; p < 3; ++p) pieces.push_back({&all[p], 1, SequencePhase::kDecode});
     errors.push_back(both.step(tokens, pieces));
   }
   std::sort(errors.begin(), errors.end());
@@ -156,8 +156,8 @@ TEST_P(CudaAuditTest, AuditsAsTheCpu) {
   Both both(*model, DType::kBF16, c.store, cpu, 3);
   Pair a = both.start(plan), b = both.start(plan);
   both.step(tokens, {{&a, 310}}), both.step(tokens, {{&b, 350}}), both.step(tokens, {{&b, 350}});
-  for (int i = 0; i < 40; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});  // the budget is crossed
-  for (int i = 0; i < 30; ++i) both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
+  for (int i = 0; i < 40; ++i) both.step(tokens, {{&a, 1, SequencePhase::kDecode}});  // the budget is crossed
+  for (int i = 0; i < 30; ++i) both.step(tokens, {{&b, 1, SequencePhase::kDecode}, {&a, 1, SequencePhase::kDecode}});
   for (Pair* p : {&a, &b})
     for (std::size_t l = 0; l < 3; ++l) {
       const LayerStats &here = p->on_device.stats().layers[l], &there = p->on_host.stats().layers[l];
@@ -244,7 +244,7 @@ TEST_F(CudaControlsTest, CountsIndexBytesAsTheCpu) {
     Both both(*model, DType::kBF16, KvStore::kHost, cpu);
     Pair a = both.start(plan);
     both.step(tokens, {{&a, 500}}), both.step(tokens, {{&a, 300}});
-    for (int i = 0; i < 70; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});
+    for (int i = 0; i < 70; ++i) both.step(tokens, {{&a, 1, SequencePhase::kDecode}});
     for (std::size_t l = 0; l < 3; ++l)
       EXPECT_EQ(a.on_device.stats().layers[l].index_bytes_read, a.on_host.stats().layers[l].index_bytes_read) << l;
   }

@@ -59,12 +59,12 @@ class CudaDropTest : public CudaTest {
   }
 
   // A step on both. Expects the same logits, and nearly the same kept tokens.
-  void step(Sequence& s, std::int32_t n, RowPhase phase = RowPhase::kDecode, std::int32_t left = 0) {
+  void step(Sequence& s, std::int32_t n, SequencePhase phase = SequencePhase::kDecode, std::int32_t left = 0) {
     const auto tokens = next(n);
     const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_device, left),
                              want = step_of(*host_, s.here, tokens, phase, &s.method_here, left);
     ASSERT_LE(relative_error(got, want), tolerance_) << "after " << s.there.length() << " tokens";
-    const bool drops_there = phase == RowPhase::kDecode && s.method_device.plan().observed_rows != 0 &&
+    const bool drops_there = phase == SequencePhase::kDecode && s.method_device.plan().observed_rows != 0 &&
                              CudaDrops::takes(s.method_device, s.there);
     if (!drops_there) compare_pending(s);
     s.method_device.commit(s.there);
@@ -219,20 +219,20 @@ TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
       heads_share_ =
           plan->drop && (plan->drop->share == ShareKind::kHeads || plan->drop->share == ShareKind::kPreference);
       Sequence s = sequence(plan);
-      step(s, 200, RowPhase::kPrefill, 190);
-      step(s, 170, RowPhase::kPrefill, 20);
-      step(s, 20, RowPhase::kPrefill, 0);
+      step(s, 200, SequencePhase::kPrefill, 190);
+      step(s, 170, SequencePhase::kPrefill, 20);
+      step(s, 20, SequencePhase::kPrefill, 0);
       if (HasFatalFailure()) return;
       ASSERT_TRUE(s.there.dropped());
       for (int i = 0; i < 70; ++i) step(s, 1);
-      step(s, 90, RowPhase::kPrefill, 34);
-      step(s, 33, RowPhase::kPrefill, 1);
-      step(s, 1, RowPhase::kPrefill, 0);
+      step(s, 90, SequencePhase::kPrefill, 34);
+      step(s, 33, SequencePhase::kPrefill, 1);
+      step(s, 1, SequencePhase::kPrefill, 0);
       for (int i = 0; i < 3; ++i) step(s, 1);
       if (HasFatalFailure()) return;
       Sequence fork = s.fork();
       for (int i = 0; i < 6; ++i) step(s, 1), step(fork, 1);
-      step(fork, 40, RowPhase::kPrefill, 0);
+      step(fork, 40, SequencePhase::kPrefill, 0);
       step(s, 1), step(fork, 1);
       if (HasFatalFailure()) return;
       EXPECT_GE(static_cast<double>(same_), 0.93 * static_cast<double>(kept_)) << "of " << kept_;
@@ -256,9 +256,9 @@ TEST_F(CudaDropTest, EightBits) {
         next_ = 0, kept_ = same_ = 0, budgets_.clear();
         make(8, 2, type == DType::kFp8 ? 64 : 128, store, 6, type);
         Sequence s = sequence(plan_for(*model_, m, 96, type));
-        step(s, 200, RowPhase::kPrefill, 0);
+        step(s, 200, SequencePhase::kPrefill, 0);
         for (int i = 0; i < 30; ++i) step(s, 1);
-        step(s, 50, RowPhase::kPrefill, 0);
+        step(s, 50, SequencePhase::kPrefill, 0);
         for (int i = 0; i < 3; ++i) step(s, 1);
         if (HasFatalFailure()) return;
         ASSERT_TRUE(s.there.dropped());
@@ -274,9 +274,9 @@ TEST_F(CudaDropTest, EveryGroup) {
       next_ = 0;
       make(heads, kv_heads, 64, KvStore::kDevice);
       Sequence s = sequence(plan_for(*model_, m, 64));
-      step(s, 150, RowPhase::kPrefill, 0);
+      step(s, 150, SequencePhase::kPrefill, 0);
       for (int i = 0; i < 5; ++i) step(s, 1);
-      step(s, 50, RowPhase::kPrefill, 0);
+      step(s, 50, SequencePhase::kPrefill, 0);
       for (int i = 0; i < 3; ++i) step(s, 1);
       if (HasFatalFailure()) return;
     }
@@ -296,24 +296,25 @@ TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
       method.step_back(cache.length());
     };
     const auto prompt = next(150), more = next(1);
-    const auto first = step_of(*device_, cache, prompt, RowPhase::kPrefill, &method);
+    const auto first = step_of(*device_, cache, prompt, SequencePhase::kPrefill, &method);
     back(150);
     EXPECT_FALSE(cache.dropped());
-    EXPECT_EQ(step_of(*device_, cache, prompt, RowPhase::kPrefill, &method), first);
+    EXPECT_EQ(step_of(*device_, cache, prompt, SequencePhase::kPrefill, &method), first);
     method.commit(cache);
     ASSERT_TRUE(cache.dropped());
     const std::vector<TokenRange> stored = cache.stored(2, 1);
-    const auto answer = step_of(*device_, cache, more, RowPhase::kDecode, &method);
+    const auto answer = step_of(*device_, cache, more, SequencePhase::kDecode, &method);
     back(1);
     EXPECT_EQ(cache.stored(2, 1), stored);
-    EXPECT_EQ(step_of(*device_, cache, more, RowPhase::kDecode, &method), answer);
+    EXPECT_EQ(step_of(*device_, cache, more, SequencePhase::kDecode, &method), answer);
     method.commit(cache);
     // After steps whose drops only the device knows; in between the pages may be compacted.
-    for (int i = 0; i < 5; ++i) step_of(*device_, cache, next(1), RowPhase::kDecode, &method), method.commit(cache);
+    for (int i = 0; i < 5; ++i)
+      step_of(*device_, cache, next(1), SequencePhase::kDecode, &method), method.commit(cache);
     const auto last = next(1);
-    const auto late = step_of(*device_, cache, last, RowPhase::kDecode, &method);
+    const auto late = step_of(*device_, cache, last, SequencePhase::kDecode, &method);
     back(1);
-    EXPECT_LE(relative_error(step_of(*device_, cache, last, RowPhase::kDecode, &method), late), kTolerance);
+    EXPECT_LE(relative_error(step_of(*device_, cache, last, SequencePhase::kDecode, &method), late), kTolerance);
     method.commit(cache);
     method.settle(cache);
     if (method.plan().drop->when != DropWhen::kOverBudget) continue;
@@ -343,7 +344,7 @@ TEST_F(CudaDropTest, LearningLateChangesNothing) {
         Run r;
         const auto answer = [&](int n) {
           const auto logits =
-              step_of(*device_, cache, next(n), n > 1 ? RowPhase::kPrefill : RowPhase::kDecode, &method);
+              step_of(*device_, cache, next(n), n > 1 ? SequencePhase::kPrefill : SequencePhase::kDecode, &method);
           r.answers.insert(r.answers.end(), logits.begin(), logits.end());
           method.commit(cache);
         };
@@ -390,11 +391,12 @@ TEST_F(CudaDropTest, SmallBudgets) {
         next_ = 0;
         Sequence s =
             sequence(compile(make_recipe(name, {.budget = budget, .recent = recent}), method_shape(model_->config())));
-        step(s, 70, RowPhase::kPrefill, 0);
+        step(s, 70, SequencePhase::kPrefill, 0);
         for (int i = 0; i < 3; ++i) step(s, 1);
         if (HasFatalFailure()) return;
         for (int i = 0; i < 40; ++i)
-          step_of(*device_, s.there, next(1), RowPhase::kDecode, &s.method_device), s.method_device.commit(s.there);
+          step_of(*device_, s.there, next(1), SequencePhase::kDecode, &s.method_device),
+              s.method_device.commit(s.there);
         s.method_device.settle(s.there);
         for (std::int32_t l = 0; l < 3; ++l)
           for (std::int32_t h = 0; h < 2; ++h) {
@@ -441,7 +443,7 @@ TEST_F(CudaDropTest, WithOthersEachIsAsAlone) {
       const std::int32_t n = steps[at][i];
       if (n == 0) continue;
       const auto p = piece(i, n);
-      const RowPhase phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
+      const SequencePhase phase = n == 1 ? SequencePhase::kDecode : SequencePhase::kPrefill;
       want.push_back(step_of(*device_, alone[i], p, phase, by_itself[i].get()));
       pending[i].clear();
       for (std::int32_t l = 0; l < 3 && by_itself[i]; ++l) pending[i].push_back(by_itself[i]->layer(l).pending);

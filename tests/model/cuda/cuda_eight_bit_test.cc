@@ -43,12 +43,14 @@ TEST_F(CudaEightBitTest, FullAttentionIsTheCpus) {
         Pair a = both.start(plan), b = both.start(plan);
         ASSERT_LE(both.step(tokens, {{&a, 130}, {&b, 31}}), kEightBitTolerance);
         for (int i = 0; i < 40; ++i)
-          ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}, {&b, 1, RowPhase::kDecode}}), kEightBitTolerance)
+          ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}, {&b, 1, SequencePhase::kDecode}}),
+                    kEightBitTolerance)
               << i;
-        ASSERT_LE(both.step(tokens, {{&a, 400}, {&b, 1, RowPhase::kDecode}}), kEightBitTolerance);
+        ASSERT_LE(both.step(tokens, {{&a, 400}, {&b, 1, SequencePhase::kDecode}}), kEightBitTolerance);
         Pair fork = a.fork();
-        for (int i = 0; i < 5; ++i) ASSERT_LE(both.step(tokens, {{&fork, 1, RowPhase::kDecode}}), kEightBitTolerance);
-        ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kEightBitTolerance);
+        for (int i = 0; i < 5; ++i)
+          ASSERT_LE(both.step(tokens, {{&fork, 1, SequencePhase::kDecode}}), kEightBitTolerance);
+        ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}), kEightBitTolerance);
       }
   }
 }
@@ -74,14 +76,14 @@ TEST_F(CudaEightBitTest, MethodsSelectAsTheCpu) {
         Both both(*m, type, store, cpu);
         Pair a = both.start(plan_of(*m, form, type));
         std::vector<double> errors;
-        const auto step = [&](std::int32_t n, RowPhase phase) {
+        const auto step = [&](std::int32_t n, SequencePhase phase) {
           errors.push_back(both.step(tokens, {{&a, n, phase}}));
         };
-        step(290, RowPhase::kPrefill);
-        for (int i = 0; i < 40; ++i) step(1, RowPhase::kDecode);
-        step(400, RowPhase::kPrefill);
-        step(133, RowPhase::kPrefill);
-        for (int i = 0; i < 40; ++i) step(1, RowPhase::kDecode);
+        step(290, SequencePhase::kPrefill);
+        for (int i = 0; i < 40; ++i) step(1, SequencePhase::kDecode);
+        step(400, SequencePhase::kPrefill);
+        step(133, SequencePhase::kPrefill);
+        for (int i = 0; i < 40; ++i) step(1, SequencePhase::kDecode);
         for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kEightBitTolerance) << "within the budget, " << i;
         std::sort(errors.begin(), errors.end());
         const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];

@@ -27,7 +27,8 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
                                                                 {Architecture::kMistral, 16, 1, 128},
                                                                 {Architecture::kMistral3, 8, 2, 64},
                                                                 {Architecture::kQwen3Moe, 8, 2, 64},
-                                                                {Architecture::kGptOss, 8, 2, 64}})
+                                                                {Architecture::kGptOss, 8, 2, 64},
+                                                                {Architecture::kGemma3, 4, 1, 256}})
     for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
       ModelConfig config = cuda_config(architecture, heads, kv_heads, head_dim);
@@ -468,7 +469,7 @@ TEST_F(CudaForwardTest, ReleasedPagesOfAWindowAreNotRead) {
         SequenceCache first(*device.pool), second(*device.pool);
         MethodState methods[2] = {MethodState(plan), MethodState(plan)};
         std::vector<float> out;
-        const auto step = [&](int sequence, std::size_t n, RowPhase phase, std::int32_t left) {
+        const auto step = [&](int sequence, std::size_t n, SequencePhase phase, std::int32_t left) {
           SequenceCache& cache = sequence == 0 ? first : second;
           const auto piece = all.subspan(static_cast<std::size_t>(cache.length() + 100 * sequence), n);
           const std::vector<float> logits = step_of(device.forward, cache, piece, phase, &methods[sequence], left);
@@ -476,10 +477,11 @@ TEST_F(CudaForwardTest, ReleasedPagesOfAWindowAreNotRead) {
           methods[sequence].commit(cache);
           if (releases) cache.release_behind();
         };
-        step(0, 200, RowPhase::kPrefill, 211), step(0, 211, RowPhase::kPrefill, 0);
-        for (int i = 0; i < 4; ++i) step(0, 1, RowPhase::kDecode, 0);
-        step(1, 250, RowPhase::kPrefill, 161), step(1, 161, RowPhase::kPrefill, 0);  // takes what the first released
-        for (int i = 0; i < 40; ++i) step(i % 2, 1, RowPhase::kDecode, 0);
+        step(0, 200, SequencePhase::kPrefill, 211), step(0, 211, SequencePhase::kPrefill, 0);
+        for (int i = 0; i < 4; ++i) step(0, 1, SequencePhase::kDecode, 0);
+        step(1, 250, SequencePhase::kPrefill, 161),
+            step(1, 161, SequencePhase::kPrefill, 0);  // takes what the first released
+        for (int i = 0; i < 40; ++i) step(i % 2, 1, SequencePhase::kDecode, 0);
         if (releases) {
           EXPECT_GT(first.released_pages(), 5);
           ASSERT_TRUE(out == expected);
@@ -544,8 +546,8 @@ TEST_F(CudaForwardTest, RowsOfManySequencesGoToTheirOwnExperts) {
     for (std::size_t i = 0; i < n; ++i) {
       a[i].extend(1), b[i].extend(1);
       batch.push_back(tokens[i]);
-      rows.push_back({.cache = &a[i], .n_rows = 1, .want_logits = true, .phase = RowPhase::kDecode});
-      host_rows.push_back({.cache = &b[i], .n_rows = 1, .want_logits = true, .phase = RowPhase::kDecode});
+      rows.push_back({.cache = &a[i], .n_rows = 1, .want_logits = true, .phase = SequencePhase::kDecode});
+      host_rows.push_back({.cache = &b[i], .n_rows = 1, .want_logits = true, .phase = SequencePhase::kDecode});
     }
     std::vector<float> got, want;
     SequenceRunner::append(device.forward.run({.tokens = batch, .sequences = rows}), got);

@@ -28,11 +28,13 @@ class CudaHeadDimsTest : public CudaModelTest {
     Both both(model, type, store, cpu);
     Pair a = both.start(plan);
     std::vector<double> errors;
-    const auto step = [&](std::int32_t n, RowPhase phase) { errors.push_back(both.step(tokens, {{&a, n, phase}})); };
-    step(290, RowPhase::kPrefill);
-    for (int i = 0; i < 50; ++i) step(1, RowPhase::kDecode);
-    step(412, RowPhase::kPrefill);
-    for (int i = 0; i < 40; ++i) step(1, RowPhase::kDecode);
+    const auto step = [&](std::int32_t n, SequencePhase phase) {
+      errors.push_back(both.step(tokens, {{&a, n, phase}}));
+    };
+    step(290, SequencePhase::kPrefill);
+    for (int i = 0; i < 50; ++i) step(1, SequencePhase::kDecode);
+    step(412, SequencePhase::kPrefill);
+    for (int i = 0; i < 40; ++i) step(1, SequencePhase::kDecode);
     const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
     EXPECT_EQ(here.attended_tokens, there.attended_tokens);
     return errors;
@@ -96,7 +98,7 @@ TEST_F(CudaHeadDimsTest, MethodsDropAsTheCpu) {
       std::vector<double> errors;
       errors.push_back(both.step(tokens, {{&a, 400}}));
       for (int i = 0; i < 40; ++i) {
-        errors.push_back(both.step(tokens, {{&a, 1, RowPhase::kDecode}}));
+        errors.push_back(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}));
         a.on_device.commit(a.device), a.on_host.commit(a.host);
       }
       std::sort(errors.begin(), errors.end());

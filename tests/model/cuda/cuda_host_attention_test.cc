@@ -36,15 +36,15 @@ TEST_F(CudaHostAttentionTest, AttendsAsTheCpu) {
       Both both(*model, DType::kBF16, store, cpu);
       Pair a = both.start(plan);
       std::vector<double> errors;
-      const auto step = [&](Pair& p, std::int32_t n, RowPhase phase) {
+      const auto step = [&](Pair& p, std::int32_t n, SequencePhase phase) {
         errors.push_back(both.step(tokens, {{&p, n, phase}}));
       };
-      step(a, 290, RowPhase::kPrefill);
-      for (int i = 0; i < 40; ++i) step(a, 1, RowPhase::kDecode);
-      step(a, 400, RowPhase::kPrefill);
+      step(a, 290, SequencePhase::kPrefill);
+      for (int i = 0; i < 40; ++i) step(a, 1, SequencePhase::kDecode);
+      step(a, 400, SequencePhase::kPrefill);
       Pair fork = a.fork();
-      for (int i = 0; i < 20; ++i) step(a, 1, RowPhase::kDecode);
-      for (int i = 0; i < 10; ++i) step(fork, 1, RowPhase::kDecode);
+      for (int i = 0; i < 20; ++i) step(a, 1, SequencePhase::kDecode);
+      for (int i = 0; i < 10; ++i) step(fork, 1, SequencePhase::kDecode);
       for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
       expect_close(errors, form.text());
       const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
@@ -65,7 +65,7 @@ TEST_F(CudaHostAttentionTest, ScoresWithAMarkedQuestion) {
       a.on_device.set_question_span(20, 60), a.on_host.set_question_span(20, 60);
       std::vector<double> errors;
       for (const std::int32_t n : {100, 380, 200}) errors.push_back(both.step(tokens, {{&a, n}}));
-      for (int i = 0; i < 30; ++i) errors.push_back(both.step(tokens, {{&a, 1, RowPhase::kDecode}}));
+      for (int i = 0; i < 30; ++i) errors.push_back(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}));
       expect_close(errors, form.text());
       EXPECT_FALSE(a.on_device.layer(2).memory->question.empty());
     }
@@ -81,7 +81,7 @@ TEST_F(CudaHostAttentionTest, SomeHeadsAttendEverything) {
     Pair a = both.start(compile(recipe, method_shape(model->config())));
     std::vector<double> errors;
     errors.push_back(both.step(tokens, {{&a, 500}}));
-    for (int i = 0; i < 30; ++i) errors.push_back(both.step(tokens, {{&a, 1, RowPhase::kDecode}}));
+    for (int i = 0; i < 30; ++i) errors.push_back(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}));
     expect_close(errors, name);
     EXPECT_EQ(a.on_device.stats().layers[2].attended_tokens, a.on_host.stats().layers[2].attended_tokens);
   }
@@ -103,12 +103,12 @@ TEST_F(CudaHostAttentionTest, SharesAStepWithTheDevice) {
     for (std::size_t i = 0; i < pairs.size(); ++i)
       for (int piece = 0; piece < 4; ++piece) {
         std::vector<Both::Piece> pieces{{&pairs[i], 100}};
-        for (std::size_t j = 0; j < i; ++j) pieces.push_back({&pairs[j], 1, RowPhase::kDecode});
+        for (std::size_t j = 0; j < i; ++j) pieces.push_back({&pairs[j], 1, SequencePhase::kDecode});
         errors.push_back(both.step(tokens, pieces));
       }
     for (int i = 0; i < 20; ++i) {
       std::vector<Both::Piece> pieces;
-      for (Pair& p : pairs) pieces.push_back({&p, 1, RowPhase::kDecode});
+      for (Pair& p : pairs) pieces.push_back({&p, 1, SequencePhase::kDecode});
       errors.push_back(both.step(tokens, pieces));
     }
     expect_close(errors, "together");

@@ -35,10 +35,10 @@ Answers answer_by(auto& on, const Model& model, const char* name, const std::str
       return on.pool;
   }());
   for (int i = 0; i < 3; ++i)
-    step_of(on.forward, cache, all.subspan(static_cast<std::size_t>(i) * 400, 400), RowPhase::kPrefill, &method);
+    step_of(on.forward, cache, all.subspan(static_cast<std::size_t>(i) * 400, 400), SequencePhase::kPrefill, &method);
   std::vector<std::vector<float>> out;
   for (std::size_t i = 1200; i < 1300; ++i)
-    out.push_back(step_of(on.forward, cache, all.subspan(i, 1), RowPhase::kDecode, &method));
+    out.push_back(step_of(on.forward, cache, all.subspan(i, 1), SequencePhase::kDecode, &method));
   return Answers(method, std::move(out));
 }
 

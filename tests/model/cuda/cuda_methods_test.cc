@@ -171,11 +171,11 @@ TEST_F(CudaMethodTest, TurnoverOfTokensIsTheCpus) {
       const auto plan = plan_for(*model, name, 256, overrides);
       MethodState there(plan), here(plan);
       SequenceCache a(*device.pool), b(host.pool);
-      step_of(device.forward, a, all.first(500), RowPhase::kPrefill, &there);
-      step_of(host.forward, b, all.first(500), RowPhase::kPrefill, &here);
+      step_of(device.forward, a, all.first(500), SequencePhase::kPrefill, &there);
+      step_of(host.forward, b, all.first(500), SequencePhase::kPrefill, &here);
       for (std::size_t at = 500; at < 600; ++at) {
-        step_of(device.forward, a, all.subspan(at, 1), RowPhase::kDecode, &there);
-        step_of(host.forward, b, all.subspan(at, 1), RowPhase::kDecode, &here);
+        step_of(device.forward, a, all.subspan(at, 1), SequencePhase::kDecode, &there);
+        step_of(host.forward, b, all.subspan(at, 1), SequencePhase::kDecode, &here);
       }
       const LayerStats got = all_layers(there), want = all_layers(here);
       const auto selected = static_cast<double>(want.selected_units),
@@ -222,7 +222,7 @@ TEST_F(CudaMethodTest, WindowsRunInOneStepWithTokens) {
           if (n_rows[i] == 0) continue;
           const auto piece =
               all.subspan(i * 100 + static_cast<std::size_t>(caches[i].length()), static_cast<std::size_t>(n_rows[i]));
-          const RowPhase phase = n_rows[i] == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
+          const SequencePhase phase = n_rows[i] == 1 ? SequencePhase::kDecode : SequencePhase::kPrefill;
           fed.insert(fed.end(), piece.begin(), piece.end());
           want.push_back(step_of(alone[i]->forward, single[i], piece, phase, &by_itself[i]));
           who.push_back(i);
@@ -399,8 +399,8 @@ TEST_F(CudaMethodTest, SequencesOfAnyPlansRunInOneStep) {
     }
     for (std::size_t i = 0; i < here.size(); ++i) {
       const auto prompt = all.subspan(i * 40, 300 + i * 17);
-      step_of(together.forward, here[i], prompt, RowPhase::kPrefill, &of_here[i]);
-      step_of(alone.forward, there[i], prompt, RowPhase::kPrefill, &of_there[i]);
+      step_of(together.forward, here[i], prompt, SequencePhase::kPrefill, &of_here[i]);
+      step_of(alone.forward, there[i], prompt, SequencePhase::kPrefill, &of_there[i]);
     }
     std::vector<double> errors;
     for (int step = 0; step < 60; ++step) {
@@ -411,11 +411,14 @@ TEST_F(CudaMethodTest, SequencesOfAnyPlansRunInOneStep) {
         const std::size_t i = step < 30 ? n : here.size() - 1 - n;
         const std::int32_t token = tokens[static_cast<std::size_t>(step) + 700 + i * 50];
         fed.push_back(token);
-        const auto one = step_of(alone.forward, there[i], {&token, 1}, RowPhase::kDecode, &of_there[i]);
+        const auto one = step_of(alone.forward, there[i], {&token, 1}, SequencePhase::kDecode, &of_there[i]);
         want.insert(want.end(), one.begin(), one.end());
         here[i].extend(1);
-        rows.push_back(
-            {.cache = &here[i], .n_rows = 1, .want_logits = true, .method = &of_here[i], .phase = RowPhase::kDecode});
+        rows.push_back({.cache = &here[i],
+                        .n_rows = 1,
+                        .want_logits = true,
+                        .method = &of_here[i],
+                        .phase = SequencePhase::kDecode});
       }
       SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
       errors.push_back(relative_error(got, want));
@@ -447,17 +450,17 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     const std::vector<std::int32_t> tokens = kept_runs(1600, model->config().vocab, 6);
     const std::span<const std::int32_t> all(tokens);
     std::vector<double> errors;
-    const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
+    const auto step = [&](std::size_t n, SequencePhase phase, std::int32_t left) {
       const auto piece = all.subspan(static_cast<std::size_t>(a.length()), n);
       errors.push_back(relative_error(step_of(device.forward, a, piece, phase, &there, left),
                                       step_of(host.forward, b, piece, phase, &here, left)));
       return errors.back();
     };
     for (const auto& [n, left] : {std::pair{300u, 200}, {199u, 1}, {1u, 0}})
-      ASSERT_LE(step(n, RowPhase::kPrefill, left), kTolerance);
+      ASSERT_LE(step(n, SequencePhase::kPrefill, left), kTolerance);
     const auto answer = [&](int n) {
       errors.clear();
-      for (int i = 0; i < n; ++i) ASSERT_LE(step(1, RowPhase::kDecode, 0), 0.3) << "at " << a.length();
+      for (int i = 0; i < n; ++i) ASSERT_LE(step(1, SequencePhase::kDecode, 0), 0.3) << "at " << a.length();
       const double mean = std::accumulate(errors.begin(), errors.end(), 0.0) / static_cast<double>(errors.size());
       EXPECT_LE(mean, kTolerance) << "up to " << a.length();
       RecordProperty("mean error", std::to_string(mean));
@@ -474,13 +477,13 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     if (HasFatalFailure()) return;
     // Second turns, one of them shorter than a segment; then the sequence is cut off and goes on.
     for (const std::size_t n : {90u, 5u}) {
-      step(n, RowPhase::kPrefill, 0);
+      step(n, SequencePhase::kPrefill, 0);
       answer(70);
       if (HasFatalFailure()) return;
     }
     a.truncate(800), b.truncate(800);
     there.truncate(800), here.truncate(800);
-    step(40, RowPhase::kPrefill, 0);
+    step(40, SequencePhase::kPrefill, 0);
     answer(60);
     if (HasFatalFailure()) return;
     // A fork reselects, as the CPU does where it has nothing to keep.
@@ -489,8 +492,8 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     fork_here.step_back(b.length());
     for (int i = 0; i < 30; ++i) {
       const auto token = all.subspan(static_cast<std::size_t>(a.length() + i), 1);
-      const auto got = step_of(device.forward, fork_a, token, RowPhase::kDecode, &fork_device),
-                 want = step_of(host.forward, fork_b, token, RowPhase::kDecode, &fork_here);
+      const auto got = step_of(device.forward, fork_a, token, SequencePhase::kDecode, &fork_device),
+                 want = step_of(host.forward, fork_b, token, SequencePhase::kDecode, &fork_here);
       ASSERT_LE(relative_error(got, want), 0.3) << i;
     }
     answer(20);
@@ -514,8 +517,8 @@ TEST_F(CudaMethodTest, SequencesWithClustersRunInOneStep) {
     }
     for (std::size_t i = 0; i < 2; ++i) {
       const auto prompt = all.subspan(i * 300, 400 + i * 97);
-      step_of(together.forward, pair[i], prompt, RowPhase::kPrefill, &of_pair[i]);
-      step_of(alone.forward, single[i], prompt, RowPhase::kPrefill, &of_single[i]);
+      step_of(together.forward, pair[i], prompt, SequencePhase::kPrefill, &of_pair[i]);
+      step_of(alone.forward, single[i], prompt, SequencePhase::kPrefill, &of_single[i]);
     }
     double sum = 0;
     for (int step = 0; step < 120; ++step) {
@@ -525,11 +528,14 @@ TEST_F(CudaMethodTest, SequencesWithClustersRunInOneStep) {
       for (std::size_t i = 0; i < 2; ++i) {
         const std::int32_t token = tokens[static_cast<std::size_t>(step) + 700 + i * 200];
         fed.push_back(token);
-        const auto one = step_of(alone.forward, single[i], {&token, 1}, RowPhase::kDecode, &of_single[i]);
+        const auto one = step_of(alone.forward, single[i], {&token, 1}, SequencePhase::kDecode, &of_single[i]);
         want.insert(want.end(), one.begin(), one.end());
         pair[i].extend(1);
-        rows.push_back(
-            {.cache = &pair[i], .n_rows = 1, .want_logits = true, .method = &of_pair[i], .phase = RowPhase::kDecode});
+        rows.push_back({.cache = &pair[i],
+                        .n_rows = 1,
+                        .want_logits = true,
+                        .method = &of_pair[i],
+                        .phase = SequencePhase::kDecode});
       }
       SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
       const double error = relative_error(got, want);

@@ -121,7 +121,7 @@ class Conversation {
   struct Piece {
     Named* of;
     std::int32_t n;
-    RowPhase phase = RowPhase::kPrefill;
+    SequencePhase phase = SequencePhase::kPrefill;
     std::int32_t left = 0;
   };
   void step(const std::vector<Piece>& pieces) {
@@ -146,7 +146,7 @@ class Conversation {
   }
   void answer(int n, const std::vector<Named*>& who) {
     std::vector<Piece> pieces;
-    for (Named* w : who) pieces.push_back({w, 1, RowPhase::kDecode});
+    for (Named* w : who) pieces.push_back({w, 1, SequencePhase::kDecode});
     for (int i = 0; i < n; ++i) step(pieces);
   }
 
@@ -184,7 +184,7 @@ TEST_P(CudaNormBudgetMatchesCpu, SelectsAsMany) {
   // Beside them one whose layers all have the same budget, where that goes.
   Named a = talk.start("a", plan), b = talk.start("b", plan),
         other = talk.start("other", plan_for(*model, c.name, 192, c.plain));
-  const auto prompt = RowPhase::kPrefill, decode = RowPhase::kDecode;
+  const auto prompt = SequencePhase::kPrefill, decode = SequencePhase::kDecode;
   talk.step({{&a, 500, prompt, 202}});
   talk.step({{&a, 200, prompt, 2}});
   talk.step({{&a, 2}});
@@ -314,7 +314,7 @@ TEST_F(CudaNormBudgetTest, LayersPassTheirBudgetsOneByOne) {
       a.device.truncate(cut), a.host.truncate(cut);
       a.on_device.truncate(cut), a.on_host.truncate(cut);
       std::vector<double> errors;
-      for (int i = 0; i < 40; ++i) errors.push_back(both.step(tokens, {{&a, 1, RowPhase::kDecode}}));
+      for (int i = 0; i < 40; ++i) errors.push_back(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}));
       std::sort(errors.begin(), errors.end());
       EXPECT_LE(errors[20], kTolerance);
       EXPECT_LE(errors.back(), c.random_selection ? kTolerance : 0.3);

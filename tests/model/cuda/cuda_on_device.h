@@ -27,7 +27,7 @@ class CudaModelTest : public CudaTest {
 
 // One sequence's next tokens, here or there: the logits of all of them.
 inline std::vector<float> step_of(auto&& forward, SequenceCache& cache, std::span<const std::int32_t> tokens,
-                                  RowPhase phase, MethodState* method, std::int32_t left = 0) {
+                                  SequencePhase phase, MethodState* method, std::int32_t left = 0) {
   const SequenceRows rows{.cache = &cache,
                           .n_rows = static_cast<std::int32_t>(tokens.size()),
                           .want_logits = true,
@@ -58,7 +58,8 @@ struct OnDevice {
                  DType::kBF16, 400) {}
 
   std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method = nullptr) {
-    return step_of(forward, cache, tokens, tokens.size() == 1 ? RowPhase::kDecode : RowPhase::kPrefill, method);
+    return step_of(forward, cache, tokens, tokens.size() == 1 ? SequencePhase::kDecode : SequencePhase::kPrefill,
+                   method);
   }
 
  private:

@@ -77,7 +77,7 @@ std::vector<float> logits_of(const Model& model, CudaForward& forward, const Cas
                             .n_rows = static_cast<std::int32_t>(n),
                             .want_logits = true,
                             .method = state.get(),
-                            .phase = decodes ? RowPhase::kDecode : RowPhase::kPrefill,
+                            .phase = decodes ? SequencePhase::kDecode : SequencePhase::kPrefill,
                             .prefill_left = static_cast<std::int32_t>(decodes ? 0 : kPrompt - at - n)};
     SequenceRunner::append(forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)}),
                            out);
@@ -308,7 +308,7 @@ std::vector<int> after_a_rank_left(Leave leave, MakeCollective* make = by_host) 
         for (std::size_t i = 0; i < tokens.size(); ++i) {
           cache.extend(1);
           const SequenceRows rows{
-              .cache = &cache, .n_rows = 1, .want_logits = true, .method = nullptr, .phase = RowPhase::kDecode};
+              .cache = &cache, .n_rows = 1, .want_logits = true, .method = nullptr, .phase = SequencePhase::kDecode};
           const ForwardInput input{.tokens = std::span(tokens).subspan(i, 1), .sequences = std::span(&rows, 1)};
           if (ranks.rank() == 1 && i == 5) {  // the other one's step has started
             expect_agreement(ranks, "step", step_hash(input));

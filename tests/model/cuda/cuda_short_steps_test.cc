@@ -76,15 +76,15 @@ std::vector<float> logits_of(const Model& model, const ShortCase& c, std::int32_
   SequenceCache cache(*device.pool);
   if (state != nullptr) cache.set_key_basis(state->plan().key_basis);
   std::vector<float> out;
-  const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
+  const auto step = [&](std::size_t n, SequencePhase phase, std::int32_t left) {
     const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), n);
     const std::vector<float> logits = step_of(device.forward, cache, piece, phase, state, left);
     out.insert(out.end(), logits.begin(), logits.end());
     if (state != nullptr) state->commit(cache);
   };
   // 411 tokens: the budget of 320 is exceeded, and a page ends within the steps.
-  step(200, RowPhase::kPrefill, 211), step(211, RowPhase::kPrefill, 0);
-  for (int i = 0; i < 8; ++i) step(1, RowPhase::kDecode, 0);
+  step(200, SequencePhase::kPrefill, 211), step(211, SequencePhase::kPrefill, 0);
+  for (int i = 0; i < 8; ++i) step(1, SequencePhase::kDecode, 0);
   return out;
 }
 

@@ -33,9 +33,9 @@ TEST_F(CudaUnfusedTest, RandomUnitsOfAnySizeAreTheCpus) {
       Both both(*model, DType::kBF16, store, cpu);
       Pair a = both.start(plan);
       ASSERT_LE(both.step(tokens, {{&a, 300}}), kTolerance);
-      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}), kTolerance) << i;
       ASSERT_LE(both.step(tokens, {{&a, 400}}), kTolerance);
-      for (int i = 0; i < 40; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      for (int i = 0; i < 40; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}), kTolerance) << i;
       const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
       EXPECT_EQ(here.attended_tokens, there.attended_tokens);
       EXPECT_EQ(here.selected_units, there.selected_units);
@@ -52,7 +52,7 @@ TEST_F(CudaUnfusedTest, WindowsOfAnySizeAreTheCpus) {
       Both both(*model, DType::kBF16, store, cpu);
       Pair a = both.start(plan_of(*model, {"window", overrides}));
       both.step(tokens, {{&a, 500}});
-      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}}), kTolerance) << i;
       EXPECT_EQ(a.on_device.stats().layers[2].attended_tokens, a.on_host.stats().layers[2].attended_tokens);
     }
 }
@@ -95,14 +95,14 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
         Both both(*m, type, store, cpu);
         Pair a = both.start(plan_of(*m, form, type));
         std::vector<double> errors;
-        const auto step = [&](std::int32_t n, RowPhase phase) {
+        const auto step = [&](std::int32_t n, SequencePhase phase) {
           errors.push_back(both.step(tokens, {{&a, n, phase}}));
         };
-        step(290, RowPhase::kPrefill);
-        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
-        step(400, RowPhase::kPrefill);
-        step(133, RowPhase::kPrefill);
-        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
+        step(290, SequencePhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, SequencePhase::kDecode);
+        step(400, SequencePhase::kPrefill);
+        step(133, SequencePhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, SequencePhase::kDecode);
         for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
         // Summaries of the same keys differ by rounding, and select another page now and then.
         const bool summarised = std::string_view(form.name) == "mneme";

@@ -60,7 +60,7 @@ TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
         std::vector<double> errors;
         const auto step = [&](const std::vector<Both::Piece>& pieces) { errors.push_back(both.step(tokens, pieces)); };
         const auto decode = [&](Pair& p, int n) {
-          for (int i = 0; i < n; ++i) step({{&p, 1, RowPhase::kDecode}});
+          for (int i = 0; i < n; ++i) step({{&p, 1, SequencePhase::kDecode}});
         };
         Pair b = both.start(plan);
         step({{&b, 200}});
@@ -77,8 +77,9 @@ TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
         decode(fork, 10);
         step({{&a, 190}});
         Pair c = both.start(plan);
-        for (int i = 0; i < 5; ++i) step({{&a, 1, RowPhase::kDecode}, {&c, 90}, {&fork, 1, RowPhase::kDecode}});
-        for (int i = 0; i < 10; ++i) step({{&c, 1, RowPhase::kDecode}, {&b, 1, RowPhase::kDecode}});
+        for (int i = 0; i < 5; ++i)
+          step({{&a, 1, SequencePhase::kDecode}, {&c, 90}, {&fork, 1, SequencePhase::kDecode}});
+        for (int i = 0; i < 10; ++i) step({{&c, 1, SequencePhase::kDecode}, {&b, 1, SequencePhase::kDecode}});
         std::sort(errors.begin(), errors.end());
         const auto at = [&](double share) {
           return errors[static_cast<std::size_t>(share * static_cast<double>(errors.size() - 1))];
@@ -116,7 +117,7 @@ TEST_F(CudaWindowsTest, HasTheCpusLogits) {
         Pair a = both.start(plan);
         const auto decode = [&](Pair& p, int n) {
           for (int i = 0; i < n; ++i)
-            ASSERT_LE(both.step(tokens, {{&p, 1, RowPhase::kDecode}}), kTolerance) << p.host.length();
+            ASSERT_LE(both.step(tokens, {{&p, 1, SequencePhase::kDecode}}), kTolerance) << p.host.length();
         };
         // The smallest prompt, and an answer past the budget.
         Pair b = both.start(plan);
@@ -137,10 +138,10 @@ TEST_F(CudaWindowsTest, HasTheCpusLogits) {
         // Together: answers, and a prompt beside them.
         Pair c = both.start(plan);
         for (int i = 0; i < 3; ++i)
-          ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}, {&c, 60}, {&fork, 1, RowPhase::kDecode}}),
+          ASSERT_LE(both.step(tokens, {{&a, 1, SequencePhase::kDecode}, {&c, 60}, {&fork, 1, SequencePhase::kDecode}}),
                     kTolerance);
         for (int i = 0; i < 3; ++i)
-          ASSERT_LE(both.step(tokens, {{&c, 1, RowPhase::kDecode}, {&b, 1, RowPhase::kDecode}}), kTolerance);
+          ASSERT_LE(both.step(tokens, {{&c, 1, SequencePhase::kDecode}, {&b, 1, SequencePhase::kDecode}}), kTolerance);
         const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
         EXPECT_EQ(here.attended_tokens, there.attended_tokens);
         EXPECT_EQ(here.prefill_tokens, there.prefill_tokens);
@@ -178,7 +179,7 @@ std::vector<float> answers_of(const Model& model, const std::shared_ptr<const Pl
                      .n_rows = rows,
                      .want_logits = true,
                      .method = &methods[i],
-                     .phase = rows == 1 ? RowPhase::kDecode : RowPhase::kPrefill});
+                     .phase = rows == 1 ? SequencePhase::kDecode : SequencePhase::kPrefill});
     }
     SequenceRunner::append(forward.run({.tokens = fed, .sequences = all}), out);
   };

@@ -55,7 +55,7 @@ std::vector<float> logits_of(const Model& model, F& forward, const std::string& 
                             .n_rows = static_cast<std::int32_t>(n),
                             .want_logits = true,
                             .method = state.get(),
-                            .phase = decodes ? RowPhase::kDecode : RowPhase::kPrefill,
+                            .phase = decodes ? SequencePhase::kDecode : SequencePhase::kPrefill,
                             .prefill_left = static_cast<std::int32_t>(decodes ? 0 : kPrompt - at - n)};
     const ConstTensorView y =
         forward.run({.tokens = std::span(tokens).subspan(at, n), .sequences = std::span(&rows, 1)});

@@ -177,7 +177,7 @@ TEST(Gemm, EveryInstructionSetFitsTheReference) {
 TEST(Gemm, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
   each_target([] {
     for (const DType type : kWeightTypes) {
-      for (const RowsKernel* kernel : {&rows_kernel(type), &exact_rows_kernel()}) {
+      for (const SkinnyKernel* kernel : {&rows_kernel(type), &exact_rows_kernel()}) {
         for (const std::int64_t m : {1, 3, 4, 6, 8}) {
           constexpr std::int64_t kOut = 11;
           const std::int64_t kIn = whole_blocks(type, 224);

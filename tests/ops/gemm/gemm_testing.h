@@ -30,14 +30,14 @@ inline Tensor converted(const ConstTensorView& x, DType dtype) {
   return t;
 }
 
-inline constexpr DType kQuantisedTypes[] = {DType::kQ8_0,  DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,
-                                            DType::kQ5_1,  DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,
-                                            DType::kQ5_K,  DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
-                                            DType::kMXFP4, DType::kFp8,  DType::kInt4,   DType::kInt8};
+inline constexpr DType kQuantisedTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                            DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K,
+                                            DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kFp8,  DType::kInt4,
+                                            DType::kInt8,   DType::kNVFP4};
 inline constexpr DType kWeightTypes[] = {DType::kF32,   DType::kF16,  DType::kBF16, DType::kQ8_0,   DType::kQ4_0,
                                          DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,   DType::kQ3_K,
                                          DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
-                                         DType::kMXFP4, DType::kFp8,  DType::kInt4, DType::kInt8};
+                                         DType::kMXFP4, DType::kFp8,  DType::kInt4, DType::kInt8,   DType::kNVFP4};
 
 // The least multiple of a type's block that is at least k.
 inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
@@ -50,9 +50,11 @@ inline void put_f32_scale(DType type, float scale, std::uint64_t random, unsigne
   std::uint32_t bits = std::bit_cast<std::uint32_t>(scale);
   if (type == DType::kInt4) bits = (bits & ~0xffu) | static_cast<std::uint32_t>(random % 17);
   std::memcpy(block, &bits, sizeof(bits));
+  for (int g = 0; g < 4 && type == DType::kNVFP4; ++g)  // files have no NaN there
+    if ((block[4 + g] & 0x7f) == 0x7f) block[4 + g] ^= 1;
 }
 inline bool has_f32_scale(DType type) {
-  return type == DType::kFp8 || type == DType::kInt4 || type == DType::kInt8;
+  return type == DType::kFp8 || type == DType::kInt4 || type == DType::kInt8 || type == DType::kNVFP4;
 }
 
 // Blocks of random bits, about as large as random_f32: for the types that nothing is converted to.
@@ -72,10 +74,12 @@ inline Tensor random_f32_scaled(DType type, std::int64_t n_out, std::int64_t k, 
   Tensor t(type, {n_out, k});
   std::mt19937 rng(seed);
   const float scale = type == DType::kFp8 ? 1.0f / 64 : type == DType::kInt4 ? 1.0f / 8 : 1.0f / 64;
+  const float factor = scale * static_cast<float>(1 + seed % 8) / 8;
   for (std::size_t at = 0; at < t.bytes(); at += dtype_info(type).bytes) {
     auto* block = reinterpret_cast<unsigned char*>(t.view().data()) + at;
     for (int i = 4; i < dtype_info(type).bytes; ++i) block[i] = static_cast<unsigned char>(rng());
-    put_f32_scale(type, scale * static_cast<float>(1 + rng() % 8) / 8, rng(), block);
+    const float of_block = scale * static_cast<float>(1 + rng() % 8) / 8;
+    put_f32_scale(type, type == DType::kNVFP4 ? factor : of_block, rng(), block);
   }
   return t;
 }

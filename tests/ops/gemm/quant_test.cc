@@ -179,6 +179,13 @@ TEST(Quant, BlocksOfKnownBits) {
   v = values_of(DType::kMXFP4, &fp4);
   EXPECT_EQ(v[0], 12.0f);
   EXPECT_EQ(v[16], -12.0f);
+  BlockNVFP4 nv{0.25f, {0x38, 0x40, 0x01, 0x77}, {0xf7}};  // scales 1, 2, 2^-9, 240
+  nv.q[31] = 0x2d;
+  v = values_of(DType::kNVFP4, &nv);
+  EXPECT_EQ(v[0], 0.25f * 6);
+  EXPECT_EQ(v[16], 0.25f * 2 * -6);
+  EXPECT_EQ(v[47], 0.25f * 0x1p-9f * -3);
+  EXPECT_EQ(v[63], 0.25f * 240);
   BlockQ4_K q4{};
   q4.d = f16(1.0f), q4.dmin = f16(0.5f);
   q4.s[1] = 0x80 | 3, q4.s[5] = 0x40 | 2, q4.s[9] = 0x75;  // group 1: 3 and 2; group 5: 5 + 32 and 7 + 16

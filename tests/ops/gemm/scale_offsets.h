@@ -26,6 +26,7 @@ inline std::vector<std::size_t> scale_offsets(DType dtype) {
     case DType::kFp8:
     case DType::kInt4:
     case DType::kInt8:
+    case DType::kNVFP4:
       return {};
     default:
       return {0};

@@ -20,11 +20,11 @@ float value(const Tensor& t, std::int64_t i) {
 }
 
 // f32: a few roundings. bf16: the last rounding, which a neighbouring f32 may tip to the other side.
-void expect_close(const Tensor& got, const Tensor& expected, std::int64_t n) {
+void expect_close(const Tensor& got, const Tensor& expected, std::int64_t n, float absolute = 1e-37f) {
   const float relative = got.view().dtype() == DType::kBF16 ? 0x1p-7f : 4e-6f;
   for (std::int64_t i = 0; i < n; ++i) {
     const float e = value(expected, i), g = value(got, i);
-    ASSERT_LE(std::abs(e - g), relative * std::abs(e) + 1e-37f) << "value " << i;
+    ASSERT_LE(std::abs(e - g), relative * std::abs(e) + absolute) << "value " << i;
   }
 }
 
@@ -88,7 +88,15 @@ TEST(RmsNorm, SmallValuesAreHeldUpByEpsilon) {
   EXPECT_NEAR(y.as<float>()[0], 1e-6 / std::sqrt(1e-12 + 1e-6), 1e-8);
 }
 
-TEST(Swiglu, FitsTheReferenceOnEveryInstructionSet) {
+// absolute: the exponent of e^-60 has lost four bits of it to rounding.
+struct Gated {
+  void (*ref)(const ConstTensorView&, const ConstTensorView&, const TensorView&);
+  void (*cpu)(const ConstTensorView&, const ConstTensorView&, const TensorView&, const CpuContext&);
+  float absolute;
+};
+constexpr Gated kSwiglu{swiglu_ref, swiglu_cpu, 1e-37f}, kGeglu{geglu_ref, geglu_cpu, 1e-12f};
+
+void expect_fits_the_reference(const Gated& op) {
   ThreadPool pool(3);
   each_target([&] {
     for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -102,10 +110,47 @@ TEST(Swiglu, FitsTheReferenceOnEveryInstructionSet) {
         const ConstTensorView up =
             ConstTensorView(both.view().data() + ffn * 4, DType::kF32, {n, ffn}).with_stride(stride);
         Tensor got(type, {n, ffn}), expected(type, {n, ffn});
-        swiglu_ref(gate, up, expected);
-        swiglu_cpu(gate, up, got, {.pool = &pool});
-        expect_close(got, expected, std::int64_t{n} * ffn);
+        op.ref(gate, up, expected);
+        op.cpu(gate, up, got, {.pool = &pool});
+        expect_close(got, expected, std::int64_t{n} * ffn, op.absolute);
       }
+    }
+  });
+}
+
+TEST(Swiglu, FitsTheReferenceOnEveryInstructionSet) {
+  expect_fits_the_reference(kSwiglu);
+}
+
+TEST(Geglu, FitsTheReferenceOnEveryInstructionSet) {
+  expect_fits_the_reference(kGeglu);
+}
+
+TEST(Geglu, ValuesAreThoseOfTheTanhForm) {
+  // torch.nn.functional.gelu(approximate='tanh') in float64
+  const std::vector<float> gate = {1.0f, -1.0f, 0.5f, -3.0f, 2.0f}, up(5, 1.0f);
+  const std::vector<double> expected = {0.8411919906082768, -0.15880800939172324, 0.34571400982514394,
+                                        -0.0036373920817729943, 1.9545976940871754};
+  ThreadPool pool(1);
+  Tensor got(DType::kF32, {1, 5});
+  geglu_cpu(view_of(gate.data(), {1, 5}), view_of(up.data(), {1, 5}), got, {.pool = &pool});
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got.as<float>()[i], expected[i], 2e-7);
+}
+
+TEST(SoftCap, IsTheCapTimesTanhOnEveryInstructionSet) {
+  ThreadPool pool(3);
+  each_target([&] {
+    const Tensor x = random_f32(7, 5003, 1);
+    std::span<float> values(x.as<float>(), 7 * 5003);
+    for (float& v : values) v *= 60.0f;
+    values[0] = 0.0f, values[1] = 1e30f, values[2] = -1e30f, values[3] = std::numeric_limits<float>::quiet_NaN();
+    values[4] = values.back() = -std::numeric_limits<float>::infinity();
+    const std::vector<float> before(values.begin(), values.end());
+    soft_cap_cpu(values, 30.0f, {.pool = &pool});
+    EXPECT_TRUE(std::isnan(values[3]));
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (i == 3) continue;
+      ASSERT_NEAR(values[i], 30.0 * std::tanh(before[i] / 30.0), 8e-6) << before[i];
     }
   });
 }
@@ -134,7 +179,7 @@ TEST(Swiglu, ClampedFitsTheReferenceOnEveryInstructionSet) {
   });
 }
 
-TEST(Swiglu, ExtremesAreThoseOfTheReference) {
+void expect_extremes_of_the_reference(const Gated& op) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> gates = {0.0f,
                                     -0.0f,
@@ -164,8 +209,8 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
     const ConstTensorView g = view_of(static_cast<const float*>(gate.data()), {1, n}),
                           u = view_of(static_cast<const float*>(up.data()), {1, n});
     Tensor got(DType::kF32, {1, n}), expected(DType::kF32, {1, n});
-    swiglu_ref(g, u, expected);
-    swiglu_cpu(g, u, got, {.pool = &pool});
+    op.ref(g, u, expected);
+    op.cpu(g, u, got, {.pool = &pool});
     for (std::int64_t i = 0; i < n; ++i) {
       const float e = expected.as<float>()[i], v = got.as<float>()[i];
       // Below -88 silu is under 1e-36, and exp has left the normal f32 range.
@@ -175,6 +220,14 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
         EXPECT_TRUE(std::isnan(e) ? std::isnan(v) : e == v) << gate[i] << " gives " << v;
     }
   });
+}
+
+TEST(Swiglu, ExtremesAreThoseOfTheReference) {
+  expect_extremes_of_the_reference(kSwiglu);
+}
+
+TEST(Geglu, ExtremesAreThoseOfTheReference) {
+  expect_extremes_of_the_reference(kGeglu);
 }
 
 TEST(Embed, RowsAreTheTablesOnEveryInstructionSet) {

@@ -150,6 +150,20 @@ TEST_F(CudaSampleTest, ForbiddenTokensAreImpossibleInEveryRow) {
   }
 }
 
+TEST_F(CudaSampleTest, SoftCapIsTheCapTimesTanh) {
+  for (const std::int32_t n : {1, 3}) {
+    constexpr std::int32_t kVocab = 1531;
+    std::vector<float> logits(static_cast<std::size_t>(n) * kVocab);
+    for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 311) - 155.0f;
+    logits.back() = -std::numeric_limits<float>::infinity();
+    const DeviceArray<float> there(logits);
+    soft_cap_cuda(there.data(), 30.0f, n, kVocab, {.stream = stream.get()});
+    const std::vector<float> got = there.get(stream);
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      ASSERT_NEAR(got[i], 30.0 * std::tanh(logits[i] / 30.0), 1e-5) << logits[i];
+  }
+}
+
 // Rows that are not sampled keep argmax.
 TEST_F(CudaSampleTest, RowsWithoutTemperatureStayAsTheyAre) {
   std::vector<float> row(300, 0.0f);

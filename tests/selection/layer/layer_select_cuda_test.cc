@@ -366,7 +366,7 @@ TEST_F(CudaLayerSelectTest, ProbesAreTheCpus) {
           const auto channels = static_cast<std::size_t>(width);
           std::vector<float> a(channels), b(channels), sum(channels);
           const std::int32_t from = std::max(window.row, known), end = window.row + window.n_rows;
-          RowBlock rows{.x = x.data() + from * width, .n = end - from, .stride = width, .begin = 0, .end = width};
+          ChannelBlock rows{.x = x.data() + from * width, .n = end - from, .stride = width, .begin = 0, .end = width};
           if (from < end) {
             row_moments_ref(rows, a.data(), b.data());
             moments.add(end - from, a, b);

@@ -60,7 +60,7 @@ TEST(RowMoments, AreTheReferences) {
       const std::int64_t stride = 70;
       std::vector<float> x = random_floats(n * stride, rng);
       for (float& v : x) v += 3;
-      const RowBlock rows{.x = x.data(), .n = n, .stride = stride, .begin = begin, .end = end};
+      const ChannelBlock rows{.x = x.data(), .n = n, .stride = stride, .begin = begin, .end = end};
       const std::vector<float> centre = random_floats(70, rng), w = random_floats(70, rng), r = random_floats(n, rng);
       std::vector<float> mean(70, 9), m2(70, 9), bias(n), sum(70, 9);
       row_moments_ref(rows, mean.data(), m2.data());

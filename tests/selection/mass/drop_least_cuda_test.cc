@@ -19,7 +19,7 @@ constexpr std::int32_t kLayers = 3;
 struct Sequences {
   std::int32_t n_kv, n, max_pages;
   std::int64_t stride;
-  std::vector<DropRow> rows;                // by sequence
+  std::vector<DropTask> rows;               // by sequence
   std::vector<std::vector<DropHead>> sums;  // [sequence][layers * KV heads]; scores: received, or given last
   std::vector<std::int32_t> shifts, first_slots;
   std::vector<std::uint32_t> masks;
@@ -32,7 +32,7 @@ struct Sequences {
 class CudaDropLeastTest : public CudaTest {
  protected:
   // Rows of mass and slots of tables are not in the order of sequences.
-  Sequences make(std::int32_t n_kv, const std::vector<DropRow>& rules, std::int32_t slots, std::mt19937& rng) {
+  Sequences make(std::int32_t n_kv, const std::vector<DropTask>& rules, std::int32_t slots, std::mt19937& rng) {
     Sequences s{.n_kv = n_kv,
                 .n = static_cast<std::int32_t>(rules.size()),
                 .max_pages = (slots + 31) / 32 + 4,
@@ -48,7 +48,7 @@ class CudaDropLeastTest : public CudaTest {
     s.first_slots.resize(heads);
     s.masks.assign(heads * static_cast<std::size_t>(s.max_pages), ~0u);
     for (std::int32_t i = 0; i < s.n; ++i) {
-      DropRow& row = s.rows[static_cast<std::size_t>(i)];
+      DropTask& row = s.rows[static_cast<std::size_t>(i)];
       row.mass_row = s.n - 1 - i, row.seq_slot = (i + 1) % s.n;
       row.length = slots + 40;
       for (std::int32_t h = 0; h < kLayers * n_kv; ++h) add_head(s, i, h, slots, rng);
@@ -57,7 +57,7 @@ class CudaDropLeastTest : public CudaTest {
   }
 
   void add_head(Sequences& s, std::int32_t i, std::int32_t h, std::int32_t slots, std::mt19937& rng) {
-    const DropRow& row = s.rows[static_cast<std::size_t>(i)];
+    const DropTask& row = s.rows[static_cast<std::size_t>(i)];
     auto& heads = s.sums[static_cast<std::size_t>(i)];
     const bool as_first = row.one_a_layer && h % s.n_kv > 0;
     DropHead head;
@@ -80,7 +80,7 @@ class CudaDropLeastTest : public CudaTest {
 
   // What the step leaves of sequence i, of which head h has received or was given `given`.
   static void drop_here(Sequences& s, std::int32_t i, const std::vector<float>& given) {
-    const DropRow& row = s.rows[static_cast<std::size_t>(i)];
+    const DropTask& row = s.rows[static_cast<std::size_t>(i)];
     auto& heads = s.sums[static_cast<std::size_t>(i)];
     for (std::int32_t h = 0; h < kLayers * s.n_kv; ++h) {
       if (h / s.n_kv == 1) continue;
@@ -132,10 +132,10 @@ class CudaDropLeastTest : public CudaTest {
     for (int step = 0; step < n_steps; ++step) {
       std::vector<float> given(floats);
       for (float& v : given) v = testing::drawn_score(rng);
-      std::vector<DropRow> rows = s.rows;
+      std::vector<DropTask> rows = s.rows;
       rows.push_back({});  // no work
       const DeviceArray<float> given_device(given);
-      const DeviceArray<DropRow> rows_device(rows);
+      const DeviceArray<DropTask> rows_device(rows);
       drop_least_cuda({.rows = rows_device.data(),
                        .given = given_device.data(),
                        .received = received.data(),
@@ -148,7 +148,7 @@ class CudaDropLeastTest : public CudaTest {
       const std::vector<std::uint32_t> got = masks.get(stream);
       for (std::int32_t i = 0; i < s.n; ++i) {
         drop_here(s, i, given);
-        DropRow& row = s.rows[static_cast<std::size_t>(i)];
+        DropTask& row = s.rows[static_cast<std::size_t>(i)];
         for (std::int32_t h = 0; h < kLayers * s.n_kv; ++h) {
           DropHead& head = s.sums[static_cast<std::size_t>(i)][static_cast<std::size_t>(h)];
           const auto first = got.begin() + static_cast<std::ptrdiff_t>(s.head(row.seq_slot, h)) * s.max_pages;
@@ -162,8 +162,8 @@ class CudaDropLeastTest : public CudaTest {
   }
 };
 
-DropRow rule(std::int32_t budget, std::int32_t recent, bool adds, bool one_a_layer = false, bool by_mass = true) {
-  DropRow row;
+DropTask rule(std::int32_t budget, std::int32_t recent, bool adds, bool one_a_layer = false, bool by_mass = true) {
+  DropTask row;
   row.keep = budget - 1, row.recent = std::max(0, recent - 1);
   row.adds = adds, row.one_a_layer = one_a_layer, row.by_mass = by_mass;
   return row;
@@ -175,7 +175,7 @@ TEST_F(CudaDropLeastTest, EveryRuleBesideTheOthers) {
     for (const std::int32_t slots : {1, 31, 33, 64, 1100}) {
       SCOPED_TRACE(::testing::Message() << n_kv << " KV heads, " << slots << " slots");
       const std::int32_t n = slots * 4 / 5;  // about what is stored
-      std::vector<DropRow> rules = {
+      std::vector<DropTask> rules = {
           rule(n, n / 2, true), rule(n, 0, false, true), rule(n, 0, false),      rule(1, 0, true),
           rule(n, n, true),     rule(n + 40, 8, true),   rule(n, 8, true, true), rule(n, 0, false, false, false)};
       rules.push_back(rule(std::numeric_limits<std::int32_t>::max(), 0, true));

@@ -55,7 +55,7 @@ TEST(Smooth, ByHand) {
 // The example of docs/design/methods.md: 8 tokens, 2 heads, sinks of 2.
 const std::vector<float> kRows = {0.50f, 0.10f, 0.00f, 0.20f, 0.00f, 0.05f, 0.00f, 0.15f,   // head 0
                                   0.60f, 0.10f, 0.00f, 0.00f, 0.12f, 0.00f, 0.09f, 0.09f};  // head 1
-HeadRows rows_of(const std::vector<float>& a, std::int32_t heads) {
+HeadAttention rows_of(const std::vector<float>& a, std::int32_t heads) {
   const auto n = size32(a) / heads;
   return {.a = a.data(), .stride = n, .n_heads = heads, .n = n};
 }

@@ -3,7 +3,7 @@
 namespace mneme::answer_test {
 namespace {
 
-// `thought`: what stands around one; `calls`: of a message's tool_calls.
+// `thought`: the marks around one; `calls`: of a message's tool_calls.
 std::string with_calls(const std::string& open, const std::string& close, const std::string& calls) {
   return "{{ tools | tojson }}{% for m in messages %}<|turn|>{{ m.role }}\n"
          "{% if m.reasoning_content %}" +

@@ -49,8 +49,8 @@ std::int32_t most_slots(const SequenceCache& cache) {
 }
 
 // Each step keeps room for the next one's token.
-DropRow rule_of(const Plan& plan) {
-  DropRow rule;
+DropTask rule_of(const Plan& plan) {
+  DropTask rule;
   rule.adds = plan.observed_rows == Plan::kAllRows;
   rule.keep = std::numeric_limits<std::int32_t>::max();
   if (!DropDecider::each_step(plan)) return rule;
@@ -130,20 +130,20 @@ class CudaDrops::Sequence final : public LateDrops {
 
   void attach(const SequenceCache& cache, const Plan& plan);
   // A step begins. Appends what must be dropped before.
-  void begin(std::int32_t seq_slot, std::vector<DropRow>& drops);
+  void begin(std::int32_t seq_slot, std::vector<DropTask>& drops);
 
  private:
   struct Head {
     std::int32_t sinks = 0, n = 0;  // tokens without the present step's
     bool compressed = false;
   };
-  void take_drop(std::vector<DropRow>& drops);
+  void take_drop(std::vector<DropTask>& drops);
   void learn_layer(std::int32_t layer, const std::byte* from, MethodState::Layer& state,
                    const SequenceCache& cache) const;
   std::size_t mask_words(const SequenceCache& cache) const;
 
   CudaDrops* owner_;
-  DropRow rule_;  // its length: tokens of committed steps
+  DropTask rule_;  // its length: tokens of committed steps
   std::uint64_t revision_ = 0;
   std::int32_t n_late_ = 0;  // committed steps that the host does not know of
   bool computed_ = false;    // the present step has run, or runs
@@ -167,14 +167,14 @@ void CudaDrops::Sequence::attach(const SequenceCache& cache, const Plan& plan) {
   computed_ = drops_next_ = false;
 }
 
-void CudaDrops::Sequence::take_drop(std::vector<DropRow>& drops) {
+void CudaDrops::Sequence::take_drop(std::vector<DropTask>& drops) {
   if (!std::exchange(drops_next_, false)) return;
   drops.push_back(rule_);
   for (Head& head : heads_)
     head.n = head.compressed ? kept_of(head.n + 1, head.sinks, rule_.recent, rule_.keep) : head.n + 1;
 }
 
-void CudaDrops::Sequence::begin(std::int32_t seq_slot, std::vector<DropRow>& drops) {
+void CudaDrops::Sequence::begin(std::int32_t seq_slot, std::vector<DropTask>& drops) {
   rule_.seq_slot = seq_slot;
   take_drop(drops);
   computed_ = true;
@@ -190,7 +190,7 @@ std::size_t CudaDrops::Sequence::mask_words(const SequenceCache& cache) const {
 void CudaDrops::Sequence::learn(MethodState& method, const SequenceCache& cache) {
   MNEME_CHECK(owner_ != nullptr && owner_->tables_->holds(rule_.seq_slot, revision_),
               "drops of a sequence whose page tables are gone: settle() before a step without it");
-  std::vector<DropRow> drops;
+  std::vector<DropTask> drops;
   take_drop(drops);
   owner_->launch(drops);
   const std::size_t words = mask_words(cache), n_heads = heads_.size(), mask_bytes = words * sizeof(std::uint32_t),
@@ -259,7 +259,7 @@ bool CudaDrops::takes(const MethodState& method, const SequenceCache& cache) {
   if (method.late().any()) return true;
   if (!DropDecider::each_step(plan)) return plan.observed_rows == Plan::kAllRows;
   if (plan.drop->smooth != 1 || plan.drop->rank == Rank::kStamp || plan.drop->share != ShareKind::kEven) return false;
-  const DropRow rule = rule_of(plan);
+  const DropTask rule = rule_of(plan);
   if (rule.one_a_layer && !heads_alike(cache, plan)) return false;
   for (std::int32_t l = 0; l < cache.shape().n_layers; ++l)
     for (std::int32_t m = 0; plan.compressed(l) && m < cache.shape().n_kv_heads; ++m) {
@@ -281,12 +281,12 @@ void CudaDrops::add(std::size_t span, const SequenceCache& cache, MethodState& m
 }
 
 bool CudaDrops::sums() const {
-  return std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.sequence->adds(); });
+  return std::any_of(rows_.begin(), rows_.end(), [](const Dropping& row) { return row.sequence->adds(); });
 }
 
 std::int32_t CudaDrops::n_kept_rows() const {
   const auto here = [&](const Sequence* s) {
-    return std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.sequence == s; });
+    return std::any_of(rows_.begin(), rows_.end(), [&](const Dropping& row) { return row.sequence == s; });
   };
   return static_cast<std::int32_t>(
       std::count_if(sequences_.begin(), sequences_.end(), [&](const Sequence* s) { return s->any() && !here(s); }));
@@ -306,7 +306,7 @@ void CudaDrops::take_rows(std::span<std::int32_t> own_rows) {
     return row;
   };
   for (std::int32_t& row : own_rows) row = -1;
-  for (const Row& row : rows_) {
+  for (const Dropping& row : rows_) {
     if (!row.sequence->any()) row.sequence->set_mass_row(next_free());
     own_rows[row.span] = row.sequence->mass_row();
   }
@@ -315,7 +315,7 @@ void CudaDrops::take_rows(std::span<std::int32_t> own_rows) {
 }
 
 // Slots from which tokens may be dropped, and sums so far, to the device. staging: n_heads() + row_floats() words.
-void CudaDrops::attach(const Row& row, std::byte* staging) {
+void CudaDrops::attach(const Dropping& row, std::byte* staging) {
   const Plan& plan = row.method->plan();
   row.sequence->attach(*row.cache, plan);
   const auto n_heads = static_cast<std::size_t>(this->n_heads());
@@ -348,14 +348,14 @@ void CudaDrops::attach(const Row& row, std::byte* staging) {
               width * sizeof(float), n_heads, *stream_);
 }
 
-void CudaDrops::launch(std::span<const DropRow> rows) {
+void CudaDrops::launch(std::span<const DropTask> rows) {
   if (rows.empty()) return;
   const std::size_t bytes = rows.size_bytes();
   if (row_staging_.size() < bytes) row_staging_ = PinnedBuffer(2 * bytes);
   grow(device_rows_, row_staging_.size(), "drops of a step");
-  std::copy(rows.begin(), rows.end(), row_staging_.as<DropRow>());
+  std::copy(rows.begin(), rows.end(), row_staging_.as<DropTask>());
   copy_bytes(device_rows_.data(), row_staging_.data(), bytes, *stream_);
-  drop_least_cuda({.rows = device_rows_.as<DropRow>(),
+  drop_least_cuda({.rows = device_rows_.as<DropTask>(),
                    .given = mass_->given(),
                    .received = mass_->received(),
                    .first_slots = first_slots_.as<std::int32_t>(),
@@ -377,16 +377,16 @@ void CudaDrops::start(std::span<const std::int32_t> slots, CudaTables& tables, C
     first_slots_ = std::move(larger);
   }
   std::size_t staged = 0;
-  const auto bytes_of = [&](const Row& row) {
+  const auto bytes_of = [&](const Dropping& row) {
     const std::size_t slots_of = row.sequence->adds() ? static_cast<std::size_t>(most_slots(*row.cache)) : 0;
     return static_cast<std::size_t>(n_heads()) * (sizeof(std::int32_t) + slots_of * sizeof(float));
   };
-  for (const Row& row : rows_)
+  for (const Dropping& row : rows_)
     if (!row.sequence->any()) staged += bytes_of(row);
   if (staging_.size() < staged) staging_ = PinnedBuffer(staged * 5 / 4);
   std::byte* at = staging_.data();
-  std::vector<DropRow> drops;
-  for (const Row& row : rows_) {
+  std::vector<DropTask> drops;
+  for (const Dropping& row : rows_) {
     if (!row.sequence->any()) attach(row, std::exchange(at, at + bytes_of(row)));
     tables.expect_drops(slots[row.span]);
     row.sequence->begin(slots[row.span], drops);

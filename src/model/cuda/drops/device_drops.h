@@ -5,7 +5,7 @@
 //   host        commit(t): drop(t) runs when step t + 1 begins. A step that is taken back drops nothing.
 //
 // The device clears bits of the page tables' masks; new tokens go behind the last one, as everywhere. The host learns of
-// it (late_drops.h) when somebody asks, and after kSteps steps, so that pages without tokens are freed and others
+// it (late_drops.h) when it is asked for, and after kSteps steps, so that pages without tokens are freed and others
 // compacted: it then copies masks and sums, and drops all at once what the device has dropped one by one.
 #pragma once
 
@@ -49,19 +49,19 @@ class CudaDrops {
 
  private:
   class Sequence;
-  struct Row {
+  struct Dropping {
     std::size_t span;
     Sequence* sequence;
     const SequenceCache* cache;
     MethodState* method;
   };
   std::int32_t n_heads() const { return static_cast<std::int32_t>(shape_.blocks_per_page()); }
-  void attach(const Row& row, std::byte* staging);
-  void launch(std::span<const DropRow> rows);
+  void attach(const Dropping& row, std::byte* staging);
+  void launch(std::span<const DropTask> rows);
 
   KvShape shape_;
   std::vector<Sequence*> sequences_;  // that refer to this
-  std::vector<Row> rows_;
+  std::vector<Dropping> rows_;
   CudaTables* tables_ = nullptr;
   CudaDecodeMass* mass_ = nullptr;
   const Stream* stream_ = nullptr;

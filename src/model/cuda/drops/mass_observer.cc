@@ -69,7 +69,7 @@ void CudaMassObserver::clear() {
   decode_.tokens = 0;
 }
 
-bool CudaMassObserver::add(const Rows& rows) {
+bool CudaMassObserver::add(const Observed& rows) {
   const Plan& plan = rows.method->plan();
   const std::int32_t n = plan.observed_rows;
   if (n == 0 || plan.compressed_layers() == 0) return false;
@@ -186,7 +186,7 @@ void CudaMassObserver::put_earlier_rows(const Chunk& chunk) const {
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
     if (layer.stride == 0) continue;
-    const MethodState::ObservedRows& observed_queries = chunk.rows.method->layer(l).observed_queries;
+    const MethodState::ObservedQueries& observed_queries = chunk.rows.method->layer(l).observed_queries;
     auto* to = reinterpret_cast<bf16*>(host_.data() + layer.rows_at);
     const std::size_t n = static_cast<std::size_t>(chunk.earlier) * row_bytes() / sizeof(bf16);
     for (std::size_t i = 0; i < n; ++i) to[i] = bf16(observed_queries.q[i]);
@@ -337,14 +337,14 @@ void by_rank(const SequenceCache& cache, std::int32_t layer, const float* by_slo
   }
 }
 
-struct MomentRows {
+struct MomentShape {
   std::int64_t stride = 0;
   std::int32_t n = 0;
   std::int32_t recent = 0;  // last tokens, whose entropy is not counted
 };
 
 // Squares and entropy, behind the sums of `by_slot`.
-void take_moments(const SequenceCache& cache, std::int32_t layer, const float* by_slot, const MomentRows& rows,
+void take_moments(const SequenceCache& cache, std::int32_t layer, const float* by_slot, const MomentShape& rows,
                   LayerMass& mass) {
   LayerMass other;
   by_rank(cache, layer, by_slot + rows.n * rows.stride, rows.stride, rows.n, other);
@@ -374,7 +374,7 @@ void add_received(MethodState::Layer& state, const LayerMass& given, std::int32_
 
 void CudaMassObserver::save_rows(const Chunk& chunk, std::int32_t layer) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
-  MethodState::ObservedRows& observed_queries = chunk.rows.method->layer(layer).observed_queries;
+  MethodState::ObservedQueries& observed_queries = chunk.rows.method->layer(layer).observed_queries;
   const std::size_t width = row_bytes() / sizeof(bf16);
   observed_queries.n = chunk.earlier;
   observed_queries.lse.clear();
@@ -404,11 +404,11 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
     save_rows(chunk, job.layer);
   }
   if (!chunk.ends) return;
-  DropRows rows{.cache = &cache,
-                .method = chunk.rows.method,
-                .decodes = false,
-                .observed = chunk.observed + chunk.earlier,
-                .suffix = {}};
+  DropQueries rows{.cache = &cache,
+                   .method = chunk.rows.method,
+                   .decodes = false,
+                   .observed = chunk.observed + chunk.earlier,
+                   .suffix = {}};
   if (l.suffix) {
     const auto* results = host_.as<std::int32_t>() + (&chunk - chunks_.data()) * shape_.n_layers;
     rows.suffix = rank_of_slot(cache, job.layer, results[job.layer]);
@@ -417,7 +417,7 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
 }
 
 void CudaMassObserver::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
-  const Rows& rows = decode_.rows[row];
+  const Observed& rows = decode_.rows[row];
   const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_.tokens;
   const float* given = decode_.host.as<float>() + (static_cast<std::int64_t>(row) * shape_.n_layers + layer) * each;
   by_rank(*rows.cache, layer, given, decode_.tokens, shape_.n_kv_heads, worker.mass);

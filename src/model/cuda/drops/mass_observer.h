@@ -23,7 +23,7 @@ class CudaMassObserver {
   CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale);
 
   // ---- a step: its rows, by the index of their span
-  struct Rows {
+  struct Observed {
     std::size_t span = 0;
     const SequenceCache* cache = nullptr;  // the rows' own tokens are its last
     MethodState* method = nullptr;
@@ -32,7 +32,7 @@ class CudaMassObserver {
   };
   void clear();
   // Returns whether the rows are observed.
-  bool add(const Rows& rows);
+  bool add(const Observed& rows);
   // Allocates memory for the added rows, for steps of n_spans spans; enqueues on `stream`. Errors  kResource.
   void prepare(std::int32_t n_spans, const Stream& stream);
   // Changes when earlier graphs must not be replayed any more.
@@ -76,16 +76,16 @@ class CudaMassObserver {
     Event begin, end;
   };
   struct Chunk {
-    Rows rows;
+    Observed rows;
     bool all_rows = false, ends = false;
     std::int32_t observed = 0, earlier = 0;  // rows of this chunk, and of earlier chunks
     std::vector<Layer> layers;
   };
-  // Of decode rows.
+  // What decode rows give.
   struct Decode {
     explicit Decode(const KvShape& shape)
         : layers(static_cast<std::size_t>(shape.n_layers)), next(layers), mass(shape) {}
-    std::vector<Rows> rows;          // that the host decides for; drops_ has the others
+    std::vector<Observed> rows;      // that the host decides for; drops_ has the others
     std::vector<bool> layers, next;  // observed in the last step, and in this one
     std::int32_t tokens = 0;         // maximum of slots of a head in this step
     CudaDecodeMass mass;             // a row for each span, and

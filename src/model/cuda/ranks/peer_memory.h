@@ -33,7 +33,7 @@ class PeerMemory {
 
   const PeerBuffers& buffers() const { return buffers_; }
   // Requires  two ranks.
-  const PeerRows& rows() const { return rows_; }
+  const PeerExchange& rows() const { return rows_; }
   float* own_rows() const { return own_rows_; }  // [rows_bytes()]
   std::size_t rows_bytes() const { return rows_bytes_; }
   int ranks() const { return ranks_; }
@@ -50,7 +50,7 @@ class PeerMemory {
   DeviceBuffer shown_, epochs_;  // shown: packets, flags, rows
   PinnedBuffer stop_;
   PeerBuffers buffers_;
-  PeerRows rows_;
+  PeerExchange rows_;
   float* own_rows_ = nullptr;
   std::vector<void*> mapped_;
 };

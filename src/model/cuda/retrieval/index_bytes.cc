@@ -5,7 +5,7 @@
 namespace mneme {
 
 // Bytes to score the candidates of a step of n_tokens, all KV heads.
-std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const {
+std::int64_t CudaRetrieval::entry_bytes_of(const DecodeStep& row, std::int32_t layer, std::int32_t n_tokens) const {
   const Plan& plan = row.method->plan();
   const std::int64_t heads = view_.n_kv_heads;
   if (lists_) {
@@ -22,7 +22,8 @@ std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, s
   return heads * static_cast<std::int64_t>(plan.index->bytes_read(n, plan.shape.attention()));
 }
 
-std::int64_t CudaRetrieval::index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const {
+std::int64_t CudaRetrieval::index_bytes_read(const DecodeStep& row, std::int32_t layer,
+                                             const SlotCounts& gained) const {
   const SeqSlotLayer& p = at(row.seq_slot, layer);
   if (p.everything || !row.method->plan().selects()) return 0;
   const std::int32_t n = row.cache->length();

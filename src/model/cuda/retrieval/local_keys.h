@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/kv/append/append_cuda.h"
 #include "src/model/cuda/retrieval/own_pages.h"
 #include "src/model/cuda/retrieval/retrieval_state.h"
-#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 

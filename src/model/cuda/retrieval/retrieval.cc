@@ -101,10 +101,10 @@ void CudaRetrieval::select_by_layer(std::int32_t layer, const SlotRows& rows, co
   after_selection(SelectWhen::kNow, layer, rows, pages_, in_pages_, context);
 }
 
-void CudaRetrieval::before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+void CudaRetrieval::after_append(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) const {
   if (options_.observer != nullptr && (any(asks::speculates) || any(asks::keeps_selections)))
-    options_.observer->before_gates({view_, rows, of_heads(pages), layer, slot_layer(layer)}, context);
+    options_.observer->after_append({view_, rows, of_heads(pages), layer, slot_layer(layer)}, context);
 }
 
 void CudaRetrieval::after_selection(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,

@@ -50,7 +50,7 @@ class CudaRetrieval : public RetrievalState {
   };
   // Decode rows, one per sequence: advances their state to the step whose token is the last of `cache`. Enqueues on
   // `stream`. seq_slot: from CudaTables.
-  struct Row {
+  struct DecodeStep {
     const SequenceCache* cache = nullptr;
     MethodState* method = nullptr;
     std::int32_t seq_slot = -1, number = 0;  // number: index among the step's sequences
@@ -59,15 +59,16 @@ class CudaRetrieval : public RetrievalState {
     std::int32_t reset = 0, attended_tokens = 0;
     TwoParts parts;  // out, with two-part attention
   };
-  void prepare(Row& row, const KvTables& pages, const Stream& stream);
+  void prepare(DecodeStep& row, const KvTables& pages, const Stream& stream);
   // Call before and after prepare() of all rows of a step.
   void begin_rows();
   void send_rows(const Stream& stream);
-  // Row::reset and Row::attended_tokens of one layer, by Row::number; null where all layers have the same.
-  struct LayerRows {
+  // DecodeStep::reset and DecodeStep::attended_tokens of one layer, by DecodeStep::number; null where all layers have
+  // the same.
+  struct LayerLengths {
     const std::int32_t *reset = nullptr, *attended = nullptr;
   };
-  LayerRows layer_rows(std::int32_t layer) const;
+  LayerLengths layer_rows(std::int32_t layer) const;
   // The same for a prompt whose windows select: its next n rows, the last of `cache`.
   void prepare_prompt(const SequenceCache& cache, std::int32_t seq_slot, std::int32_t n, const KvTables& pages,
                       const Stream& stream);
@@ -108,8 +109,8 @@ class CudaRetrieval : public RetrievalState {
   KeyRing local(std::int32_t layer, const std::int32_t* seq_slots) const {
     return local_ ? local_->ring(layer, seq_slots) : KeyRing{};
   }
-  // Once the rows' queries are stored: StepObserver::before_gates, where a plan has a gate.
-  void before_gates(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
+  // Once the rows' queries are stored: StepObserver::after_append, where a plan has a gate.
+  void after_append(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context) const;
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // shares_scores(): there are two buffers of scores, used alternately; each is free once the selection for the next step
@@ -138,7 +139,7 @@ class CudaRetrieval : public RetrievalState {
 
   // Copies counters to the host, ordered on `stream`; count() then adds them to the methods' statistics.
   void fetch_counts(const Stream& stream);
-  void count(std::span<const Row> rows);
+  void count(std::span<const DecodeStep> rows);
 
   std::size_t bytes() const;  // all device memory
   std::size_t slot_bytes() const { return memory_.slot_bytes(); }
@@ -162,14 +163,14 @@ class CudaRetrieval : public RetrievalState {
   SelectionPlan selection_plan_in(const MethodState& method, std::size_t number) const;
   void index_keys(SeqSlot& p, std::int32_t seq_slot, std::int32_t n_tokens, const KvTables& pages,
                   const CudaContext& context);
-  void count_by_layer(const Row& row);
+  void count_by_layer(const DecodeStep& row);
   TwoParts parts_of(const Plan& plan, const SelectionPlan& selection, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SelectionPlan& selection, std::int32_t n, std::int32_t grouped);
   void begin_seq_slot(std::int32_t seq_slot, const SequenceCache& cache, const Plan& plan, const Stream& stream);
-  void build_before(const Row& row, const KvTables& pages, const Stream& stream);
-  void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
-  std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
-  std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
+  void build_before(const DecodeStep& row, const KvTables& pages, const Stream& stream);
+  void count_layer(const DecodeStep& row, std::int32_t layer, const SlotCounts& gained);
+  std::int64_t index_bytes_read(const DecodeStep& row, std::int32_t layer, const SlotCounts& gained) const;
+  std::int64_t entry_bytes_of(const DecodeStep& row, std::int32_t layer, std::int32_t n_tokens) const;
   void build_index(const IndexedLayer& of, std::int32_t first, std::int32_t stop, const KvTables& keys,
                    const CudaContext& context);
   void copy_dense(std::int32_t layer, std::int32_t seq_slot, const LayerPages& from, std::int32_t first,

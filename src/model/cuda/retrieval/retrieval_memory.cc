@@ -96,6 +96,7 @@ void RetrievalMemory::allocate_queries(const RetrievalState& t, const Sizes& n, 
   if (t.any(asks::query_of_selection)) arrays.add(view.selection.asked_q, n.query_bytes);
   arrays.add(view.selection.cosine, n.states * static_cast<std::size_t>(view.n_heads) * 4);
   arrays.add(view.selection.mass, n.heads * 4);
+  arrays.add(view.selection.flags, n.heads * 4);
   queries_ = DeviceBuffer(arrays.total(), "queries of the last step");
   arrays.assign(queries_.data());
   plans.grow(std::max<std::size_t>(n.states, 1) * sizeof(SelectionPlan), "plans of sequences");

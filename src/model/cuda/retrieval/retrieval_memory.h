@@ -22,11 +22,11 @@ class RetrievalMemory {
   DeviceBuffer scratch[2];          // of selections that may overlap
   DeviceBuffer frames;              // scratch: keys that frames are fitted to
   DeviceBuffer log_weights, top_p;  // of listed tokens; scratch
-  MirroredBuffer layer_rows;        // CudaRetrieval::LayerRows: [2][layers that select][n_rows]
+  MirroredBuffer layer_rows;        // CudaRetrieval::LayerLengths: [2][layers that select][n_rows]
   PinnedBuffer host_units;          // UnitLists::n_units
 
  private:
-  // Of all layers that select and all sequence slots.
+  // For all layers that select and all sequence slots.
   struct Sizes {
     std::size_t states = 0, heads = 0;  // (layer, sequence slot); times heads of the cache slots
     std::size_t listed = 0, slots = 0;  // of a head

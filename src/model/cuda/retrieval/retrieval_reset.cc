@@ -92,7 +92,7 @@ CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, c
 }
 
 // Index, units and dense layers of all tokens before the row's own.
-void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const Stream& stream) {
+void CudaRetrieval::build_before(const DecodeStep& row, const KvTables& pages, const Stream& stream) {
   const std::int32_t n = row.cache->length(), before = n - 1, seq_slot = row.seq_slot;
   const Plan& plan = row.method->plan();
   SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
@@ -119,7 +119,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
   p.dense = n;
 }
 
-void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
+void CudaRetrieval::prepare(DecodeStep& row, const KvTables& pages, const Stream& stream) {
   const std::int32_t n = row.cache->length(), seq_slot = row.seq_slot;
   const Plan& plan = row.method->plan();
   SeqSlot& p = seq_slot_of(*row.cache, *row.method, seq_slot, stream);
@@ -166,7 +166,7 @@ void CudaRetrieval::send_rows(const Stream& stream) {
   if (memory_.layer_rows.size() > 0) memory_.layer_rows.send(memory_.layer_rows.size(), stream);
 }
 
-CudaRetrieval::LayerRows CudaRetrieval::layer_rows(std::int32_t layer) const {
+CudaRetrieval::LayerLengths CudaRetrieval::layer_rows(std::int32_t layer) const {
   if (memory_.layer_rows.size() == 0) return {};
   const std::int32_t *reset = memory_.layer_rows.device.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
                      *attended = reset + std::int64_t{n_selecting()} * n_rows_;

@@ -41,7 +41,7 @@ class CudaRetrievalSet {
   // work of `stream` has ended then. Errors  kResource.
   bool prepare(const CudaRetrievalSetup& setup, const Stream& stream);
   CudaRetrieval& retrieval_of(std::size_t number) const { return *active_[number]; }
-  // Of this step, each once.
+  // The states of this step, each once.
   std::span<CudaRetrieval* const> active() const { return active_; }
 
   std::span<const std::unique_ptr<CudaRetrieval>> all() const { return all_; }

@@ -13,7 +13,7 @@ void CudaRetrieval::fetch_counts(const Stream& stream) {
 }
 
 // Counters gained by a step in a layer that selects.
-void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained) {
+void CudaRetrieval::count_layer(const DecodeStep& row, std::int32_t layer, const SlotCounts& gained) {
   const SeqSlotLayer& p = at(row.seq_slot, layer);
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
@@ -43,7 +43,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
 }
 
 // What the CPU's method would record after this step, except what a selection by all keys does not use.
-void CudaRetrieval::count_by_layer(const Row& row) {
+void CudaRetrieval::count_by_layer(const DecodeStep& row) {
   const double* thetas = by_layer_->entropies(row.seq_slot);
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const std::int32_t c = slot_layer(l);
@@ -59,9 +59,9 @@ void CudaRetrieval::count_by_layer(const Row& row) {
   }
 }
 
-void CudaRetrieval::count(std::span<const Row> rows) {
+void CudaRetrieval::count(std::span<const DecodeStep> rows) {
   const auto* now = memory_.counts.host.as<SlotCounts>();
-  for (const Row& row : rows) {
+  for (const DecodeStep& row : rows) {
     SeqSlot& p = seq_slots_[static_cast<std::size_t>(row.seq_slot)];
     p.counts.resize(static_cast<std::size_t>(n_selecting()));
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {

@@ -24,9 +24,10 @@ class StepObserver {
   virtual ~StepObserver() = default;
   // Before a selection, a recall or attention on any of a step's streams.
   virtual void before_launch(const CudaContext&) {}
-  // Behind the kernel that writes the gates' cosines (Selections::cosine), before any that reads them.
-  virtual void before_gates(const Layer&, const CudaContext&) {}
-  // Behind a selection (Selections::ids, n, mass), before the recall.
+  // Behind the kernel that stores the step's tokens (append_cuda.h) and writes cosines and the flags of gates by
+  // cosines (Selections::cosine, flags), before any that reads them.
+  virtual void after_append(const Layer&, const CudaContext&) {}
+  // Behind a selection (Selections::ids, n, and flags of the other gates), before the recall.
   virtual void after_selection(const Layer&, SelectWhen, const CudaContext&) {}
   // Behind the selections of a prompt's windows (SelectWindows::units, n_units). first_row: the chunk's, in its prompt.
   virtual void after_windows(const SelectWindows&, std::int32_t /*first_row*/, const CudaContext&) {}

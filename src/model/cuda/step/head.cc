@@ -61,6 +61,7 @@ void CudaHead::run_many(const std::byte* normed, std::int32_t n) {
 void CudaHead::finish(std::int32_t n, const CudaContext& context) {
   launch_.lap(StepPhase::kGemm);
   ranks_.share_logits(logits_, n);
+  if (config_.logit_cap != 0.0) soft_cap_cuda(logits_, static_cast<float>(config_.logit_cap), n, vocab(), context);
   forbid_tokens_cuda(logits_, absent_.as<std::int32_t>(), n_absent_, n, vocab(), context);
   argmax_cuda(logits_, n, vocab(), best_token_, best_logprob_, context);
   launch_.lap(StepPhase::kSampling);

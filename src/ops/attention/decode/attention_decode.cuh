@@ -19,7 +19,7 @@ constexpr int kMaxItems = 4096;   // rows times KV heads
 constexpr int kMaxWarps = 12, kFewWarps = 8;
 constexpr int kMaxShare = 128;  // pages per thread block for which whole items matter more than more thread blocks
 
-struct Args {
+struct DecodeArgs {
   DecodeAttentionCuda a;
   KvTables tables;
   int layer, group, n_stages;
@@ -28,18 +28,18 @@ struct Args {
   std::uint32_t* arrived;  // [items], 0 between launches
 };
 
-struct Item {
+struct DecodeItem {
   int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
 };
 
 // Index of an item's flags (ArrivingSlots, DecodeAttentionCuda::only).
-__device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& item) {
+__device__ __forceinline__ std::int64_t flag_index(const DecodeArgs& p, const DecodeItem& item) {
   return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
 }
 
 template <bool kHoles>
-__device__ __forceinline__ Item item_at(const Args& p, int i) {
-  Item item;
+__device__ __forceinline__ DecodeItem item_at(const DecodeArgs& p, int i) {
+  DecodeItem item;
   item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
   item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
   if (p.a.only != nullptr && item.length > 0 && __ldcg(p.a.only + flag_index(p, item)) == 0) item.length = 0;
@@ -80,7 +80,7 @@ struct Pages {
 // A thread block whose pages belong to two items does one after the other, and the launch waits for it. So items are
 // padded until each has thread blocks of its own, where that costs the others at most one more round of pages.
 template <bool kHoles>
-__device__ Pages count_pages(const Args& p, int n_items, int* first, bool few = false) {
+__device__ Pages count_pages(const DecodeArgs& p, int n_items, int* first, bool few = false) {
   __shared__ int warp_total[kMaxWarps], warp_most[kMaxWarps];
   const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
@@ -142,8 +142,8 @@ __device__ __forceinline__ int item_of(const int* first, int n_items, int page) 
 
 // Masks scores of tokens outside of the item or without a bit in `there`, and converts to base 2.
 template <typename Page>
-__device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Args& p, const Item& item, int page,
-                                            std::uint32_t there) {
+__device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const DecodeArgs& p, const DecodeItem& item,
+                                            int page, std::uint32_t there) {
   const int at = (item.first_page + page) * kKvPageTokens, from = item.from;
   const float factor = p.a.scale * kLog2e;
   if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length && there == ~0u) {  // most pages
@@ -171,7 +171,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Ar
 
 // The item's queries.
 template <typename Page>
-__device__ __forceinline__ void load_item_queries(typename Page::Queries& q, const Args& p, const Item& item) {
+__device__ __forceinline__ void load_item_queries(typename Page::Queries& q, const DecodeArgs& p,
+                                                  const DecodeItem& item) {
   constexpr int kDim = Page::kDim;
   const int g = threadIdx.x % kWarp / 4;
   const auto* first = static_cast<const __nv_bfloat16*>(p.a.q) +
@@ -224,7 +225,7 @@ __device__ __forceinline__ Merged merge(int n, int lane, bool columns, Part&& pa
 }
 
 template <int kDim>
-__device__ __forceinline__ void write_row(const Args& p, const Item& item, int g, int first, int lane,
+__device__ __forceinline__ void write_row(const DecodeArgs& p, const DecodeItem& item, int g, int first, int lane,
                                           const Merged& m) {
   const std::int64_t head = static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group + g;
   const float inverse = m.sum == 0 ? 0.0f : 1.0f / m.sum;
@@ -239,13 +240,13 @@ __device__ __forceinline__ void write_row(const Args& p, const Item& item, int g
 
 // A row of a part, in shared memory or written by another thread block (then loaded past this SM's L1, which may hold
 // stale data).
-struct SharedRow {
+struct SharedResult {
   const float2* max_and_sum;
   const float4* row;
   __device__ __forceinline__ float2 ml() const { return *max_and_sum; }
   __device__ __forceinline__ float4 columns(int lane) const { return row[lane]; }
 };
-struct PartialRow {
+struct GlobalResult {
   const float2* max_and_sum;
   const float4* row;
   __device__ __forceinline__ float2 ml() const { return __ldcg(max_and_sum); }
@@ -254,15 +255,15 @@ struct PartialRow {
 
 // Floats in a warp's ring.
 template <typename Page>
-__device__ __forceinline__ int ring_numbers(const Args& p) {
+__device__ __forceinline__ int ring_numbers(const DecodeArgs& p) {
   return p.n_stages * Page::kBytes / static_cast<int>(sizeof(float));
 }
 
 // Merges each row over the thread block's warps; one warp calls take(row, first column, merged). Warp i's rows go to
 // `shared` + i * stride floats, its own ring until here, shared by all warps from here on.
 template <typename Page, typename Take>
-__device__ __forceinline__ void merge_warps(int group, const RunningRows<Page::kDim>& rows, float* shared, int stride,
-                                            float2* ml, Take&& take) {
+__device__ __forceinline__ void merge_warps(int group, const RunningSoftmax<Page::kDim>& rows, float* shared,
+                                            int stride, float2* ml, Take&& take) {
   constexpr int kDim = Page::kDim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const int g = lane / 4, t = lane % 4;
@@ -289,8 +290,8 @@ __device__ __forceinline__ void merge_warps(int group, const RunningRows<Page::k
 #pragma unroll
     for (int first = 0; first < kDim; first += kColumns)
       take(row, first, merge(n_warps, lane, has_columns(kDim, first, lane), [&](int i) {
-             return SharedRow{ml + i * kRows + row,
-                              reinterpret_cast<const float4*>(shared + i * stride + row * kDim + first)};
+             return SharedResult{ml + i * kRows + row,
+                                 reinterpret_cast<const float4*>(shared + i * stride + row * kDim + first)};
            }));
   }
 }
@@ -303,8 +304,8 @@ struct ItemPages {
 // Writes the thread block's result for its KV split: to the output if the item has no other split, else to the partial
 // results, which the last thread block to arrive merges.
 template <typename Page>
-__device__ void finish_kv_split(const Args& p, const Item& item, const ItemPages& pages, const Split& split,
-                                const RunningRows<Page::kDim>& rows, float* shared, float2* ml) {
+__device__ void finish_kv_split(const DecodeArgs& p, const DecodeItem& item, const ItemPages& pages, const Split& split,
+                                const RunningSoftmax<Page::kDim>& rows, float* shared, float2* ml) {
   constexpr int kDim = Page::kDim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const bool whole = pages.begin == 0 && pages.end == item.n_pages;
@@ -343,7 +344,7 @@ __device__ void finish_kv_split(const Args& p, const Item& item, const ItemPages
         const Merged m = merge(last - first + 1, lane, has_columns(kDim, column, lane), [&](int i) {
           const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
           const float* row_of = p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim + column;
-          return PartialRow{p.partial_ml + from * kRows + row, reinterpret_cast<const float4*>(row_of)};
+          return GlobalResult{p.partial_ml + from * kRows + row, reinterpret_cast<const float4*>(row_of)};
         });
         write_row<kDim>(p, item, row, column, lane, m);
       }
@@ -354,10 +355,10 @@ __device__ void finish_kv_split(const Args& p, const Item& item, const ItemPages
 
 // Outputs of items without tokens.
 template <int kDim, bool kHoles>
-__device__ __forceinline__ void write_empty(const Args& p, int n_items) {
+__device__ __forceinline__ void write_empty(const DecodeArgs& p, int n_items) {
   const int warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
-    const Item item = item_at<kHoles>(p, i);
+    const DecodeItem item = item_at<kHoles>(p, i);
     if (item.n_pages > 0) continue;
     for (int row = warp; row < p.group; row += n_warps)
       for (int column = 0; column < kDim; column += kColumns)
@@ -406,6 +407,6 @@ void with_page(const KvTables& tables, F&& f) {
 }
 
 // Tables of single tokens.
-void attend_listed(const Args& args, const CudaContext& context);
+void attend_listed(const DecodeArgs& args, const CudaContext& context);
 
 }  // namespace mneme::cuda::decode

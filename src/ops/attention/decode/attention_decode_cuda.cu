@@ -30,8 +30,8 @@ struct KvSplit {  // one item's part of a thread block's work
   static constexpr int kDim = Page::kDim;
   static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving,
                         kBulk = kByBulkCopies<Page, kKind>;
-  const Args& p;
-  const Item& item;
+  const DecodeArgs& p;
+  const DecodeItem& item;
   const std::int32_t* table;
   std::uint32_t ring;  // shared address of this warp's pages
   std::uint32_t full;  // kByBulkCopies: the mbarriers of these pages; bit i of `parity`: the phase of stage i
@@ -101,7 +101,7 @@ struct KvSplit {  // one item's part of a thread block's work
     __syncwarp();
   }
 
-  __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) {
+  __device__ __forceinline__ void run(RunningSoftmax<kDim>& rows, int n_warps) {
     const int warp = threadIdx.x / kWarp, stages = p.n_stages;
     rows.clear();
     for (int i = 0; i < stages - 1; ++i) fetch(begin + warp + i * n_warps, i);
@@ -159,9 +159,9 @@ __device__ __forceinline__ void bulk_copies_after_stores() {
 struct RelistedHeads {
   bool any, all;
 };
-__device__ __forceinline__ RelistedHeads relisted_heads(const Args& p, int n_items) {
+__device__ __forceinline__ RelistedHeads relisted_heads(const DecodeArgs& p, int n_items) {
   const auto flag_of = [&](int i) {
-    Item item;
+    DecodeItem item;
     item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
     return p.a.slots[item.row] < 0 ? nullptr : p.a.only + flag_index(p, item);
   };
@@ -181,7 +181,7 @@ __device__ __forceinline__ RelistedHeads relisted_heads(const Args& p, int n_ite
 }
 
 template <typename Page, TableKind kKind>
-__global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Args p) {
+__global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(DecodeArgs p) {
   constexpr int kDim = Page::kDim;
   constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   extern __shared__ __align__(128) std::uint8_t ring[];
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Args 
     int at = split.begin(blockIdx.x);
     const int stop = split.begin(blockIdx.x + 1);
     for (int i = item_of(first, n_items, at); at < stop; at = first[++i]) {
-      const Item item = item_at<kHoles>(p, i);
+      const DecodeItem item = item_at<kHoles>(p, i);
       const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
       if (begin >= end) continue;  // an item without pages, or only padding pages
       const std::int32_t* table = p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Args 
         if (threadIdx.x == 0) await_flag(p.a.arriving.listed_for + flag_index(p, item), p.a.arriving.tickets[item.row]);
         __syncthreads();
       }
-      RunningRows<kDim> rows;
+      RunningSoftmax<kDim> rows;
       KvSplit<Page, kKind>{p,   item,   table, shared_address(ring) + warp * p.n_stages * Page::kBytes, barriers, begin,
                            end, waited, parity}
           .run(rows, n_warps);
@@ -231,13 +231,13 @@ __global__ void __launch_bounds__(kWarp* Page::kMaxWarps, 1) decode_kernel(Args 
 }
 
 template <typename Page, TableKind kKind>
-void run(const Args& args, const CudaContext& context) {
+void run(const DecodeArgs& args, const CudaContext& context) {
   // 27 sequences of 32K tokens in int8 take 19.1 ms a step with 12 warps and 21.7 with 8; 20 sequences of 2,048 selected
   // tokens 11.0 and 10.8, one sequence of 128K 87 and 84 us a layer (H200). The larger last: it sets the kernel's limit.
   static const Shape few = shape_of(decode_kernel<Page, kKind>, Page::kBytes, kFewWarps),
                      many = shape_of(decode_kernel<Page, kKind>, Page::kBytes, Page::kMaxWarps);
   const Shape& shape = !args.a.tables_late && args.a.n * args.tables.n_kv_heads > sm_count() ? many : few;
-  Args a = args;
+  DecodeArgs a = args;
   a.n_stages = shape.n_stages;
   launch(context, "attend_decode", decode_kernel<Page, kKind>, dim3(static_cast<unsigned>(sm_count())),
          dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
@@ -258,7 +258,7 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
   // Items per launch are limited; more rows take several launches.
   const int most_rows = std::max(1, kMaxItems / 4 / tables.n_kv_heads);
   for (int first = 0; first < a.n; first += most_rows) {
-    Args args{};
+    DecodeArgs args{};
     args.a = a;
     args.a.n = std::min(most_rows, a.n - first);
     const std::int64_t heads = static_cast<std::int64_t>(first) * a.n_heads;

@@ -14,8 +14,8 @@ constexpr int kStages = 2, kMaxCluster = 16;
 template <typename Page>
 struct KvSplit {  // one item's part of a thread block's work
   static constexpr int kDim = Page::kDim;
-  const Args& p;
-  const Item& item;
+  const DecodeArgs& p;
+  const DecodeItem& item;
   const std::int32_t* table;
   std::uint32_t ring;  // shared address of this warp's pages
   int begin, end;      // pages of the item
@@ -33,7 +33,7 @@ struct KvSplit {  // one item's part of a thread block's work
     copy_async_commit();
   }
 
-  __device__ __forceinline__ void run(RunningRows<kDim>& rows) const {
+  __device__ __forceinline__ void run(RunningSoftmax<kDim>& rows) const {
     const int n_warps = blockDim.x / kWarp, first = begin + static_cast<int>(threadIdx.x) / kWarp;
     rows.clear();
     std::int32_t entries[kStages];
@@ -65,7 +65,7 @@ struct KvSplit {  // one item's part of a thread block's work
 };
 
 // A row of a part in another thread block of the cluster.
-struct ClusterRow {
+struct ClusterResult {
   std::uint32_t max_and_sum, row;  // shared addresses in that block
   __device__ __forceinline__ float2 ml() const { return get_two(max_and_sum); }
   __device__ __forceinline__ float4 columns(int lane) const {
@@ -77,8 +77,8 @@ struct ClusterRow {
 // Merges the item over the cluster's first n_parts thread blocks: each block merges every n-th row. All blocks call
 // this, and return when no shared memory is read any more.
 template <typename Page>
-__device__ void finish_item(const Args& p, const Item& item, int n_parts, int blocks,
-                            const RunningRows<Page::kDim>& rows, float* shared, float2* ml) {
+__device__ void finish_item(const DecodeArgs& p, const DecodeItem& item, int n_parts, int blocks,
+                            const RunningSoftmax<Page::kDim>& rows, float* shared, float2* ml) {
   constexpr int kDim = Page::kDim;
   static_assert(2 * Page::kBytes >= 2 * kRows * kDim * static_cast<int>(sizeof(float)), "a warp's ring, for two parts");
   __shared__ float2 of_rows[kRows];
@@ -95,7 +95,7 @@ __device__ void finish_item(const Args& p, const Item& item, int n_parts, int bl
 #pragma unroll
     for (int column = 0; column < kDim; column += kColumns) {
       const Merged m = merge(n_parts, lane, has_columns(kDim, column, lane), [&](int i) {
-        return ClusterRow{address_in(of_rows + row, i), address_in(part + row * kDim + column, i)};
+        return ClusterResult{address_in(of_rows + row, i), address_in(part + row * kDim + column, i)};
       });
       write_row<kDim>(p, item, row, column, lane, m);
     }
@@ -106,7 +106,7 @@ __device__ void finish_item(const Args& p, const Item& item, int n_parts, int bl
 // One thread block per SM, one warp on each of its four partitions. Without the launch bound nvcc limits registers as
 // for three blocks, and every mma waits for its operands.
 template <typename Page>
-__global__ void __launch_bounds__(kWarp* kFewWarps, 1) listed_kernel(Args p, int cluster) {
+__global__ void __launch_bounds__(kWarp* kFewWarps, 1) listed_kernel(DecodeArgs p, int cluster) {
   constexpr int kDim = Page::kDim;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMaxItems / 4 + 1];
@@ -124,15 +124,15 @@ __global__ void __launch_bounds__(kWarp* kFewWarps, 1) listed_kernel(Args p, int
   int at = split.begin(blockIdx.x);
   const int stop = split.begin(blockIdx.x + 1);
   int i = item_of(first, n_items, at);
-  Item item = item_at<false>(p, i);
-  const auto table_of = [&](const Item& of) {
+  DecodeItem item = item_at<false>(p, i);
+  const auto table_of = [&](const DecodeItem& of) {
     return p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[of.row], of.kv_head);
   };
   const std::int32_t* table = table_of(item);
   grid_dependency_wait();  // nothing above depends on preceding kernels
   while (true) {
     const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
-    RunningRows<kDim> rows;
+    RunningSoftmax<kDim> rows;
     if (begin < end)  // else an item without pages, or only padding pages
       KvSplit<Page>{p, item, table, shared_address(ring) + warp * p.n_stages * Page::kBytes, begin, end}.run(rows);
     if (cluster > 1 && pages.share > 0) {
@@ -158,11 +158,11 @@ int cluster_for(const std::vector<int>& clusters, int n_items) {
 }
 
 template <typename Page>
-void run(const Args& args, const CudaContext& context) {
+void run(const DecodeArgs& args, const CudaContext& context) {
   static const Shape shape = shape_of(listed_kernel<Page>, Page::kBytes, kFewWarps);
   static const std::vector<int> clusters =
       active_clusters(listed_kernel<Page>, shape.n_warps * kWarp, kMaxCluster, shape.shared_bytes);
-  Args a = args;
+  DecodeArgs a = args;
   a.n_stages = shape.n_stages;
   const int n_items = a.a.n * a.tables.n_kv_heads, cluster = cluster_for(clusters, n_items);
   launch_clusters(context, "attend_listed", listed_kernel<Page>,
@@ -173,7 +173,7 @@ void run(const Args& args, const CudaContext& context) {
 
 }  // namespace
 
-void cuda::decode::attend_listed(const Args& args, const CudaContext& context) {
+void cuda::decode::attend_listed(const DecodeArgs& args, const CudaContext& context) {
   with_page(args.tables, [&]<typename Page>(std::type_identity<Page>) { run<Page>(args, context); });
 }
 

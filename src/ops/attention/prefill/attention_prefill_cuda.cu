@@ -21,7 +21,7 @@ constexpr int kPrefetchPages = 2, kStages = 2;
 constexpr int kMaxWaves = 3;         // of thread blocks with a part each, which bounds the scratch memory
 constexpr int kLeastSplitPages = 8;  // shorter splits cost more to merge than they gain
 
-struct Args {
+struct PrefillArgs {
   PrefillAttentionCuda a;
   KvTables tables;
   int layer, group;
@@ -41,8 +41,8 @@ __device__ __forceinline__ Pages split_of(int begin, int end) {
 }
 
 template <int kDim>
-__device__ __forceinline__ void store_rows(const Args& p, const RunningRows<kDim>& running, const int (&items)[2],
-                                           int kv_head) {
+__device__ __forceinline__ void store_rows(const PrefillArgs& p, const RunningSoftmax<kDim>& running,
+                                           const int (&items)[2], int kv_head) {
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_rows(const Args& p, const RunningRows<kDim
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) prefill_kernel(PrefillArgs p) {
   extern __shared__ __align__(128) std::uint8_t ring[];
   constexpr int kPageBytes = PageShape<kDim>::kBytes;
   grid_dependency_wait();
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
   };
   fetch(pages.begin, 0);
   load_queries<T, kDim>(q, query_of(items[0]), query_of(items[1]));
-  RunningRows<kDim> running;
+  RunningSoftmax<kDim> running;
   running.clear();
   const float factor = p.a.scale * kLog2e;
   const int warp_first = first + warp_item / p.group;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
 }
 
 // A warp merges the parts of one (row, query head).
-__global__ void __launch_bounds__(kThreads) merge_kernel(Args p, int n_splits) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(PrefillArgs p, int n_splits) {
   launch_dependents();
   grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, dim = p.tables.head_dim;
@@ -186,7 +186,7 @@ int splits_of(int tiles, int pages) {
 }
 
 template <typename T, int kDim>
-void run(Args args, const CudaContext& context) {
+void run(PrefillArgs args, const CudaContext& context) {
   constexpr int kShared = kStages * kPrefetchPages * PageShape<kDim>::kBytes;
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(prefill_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
@@ -235,7 +235,7 @@ std::size_t prefill_attention_scratch_bytes(std::int32_t head_dim) {
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context) {
   if (a.n_rows == 0) return;
-  const Args args{a, tables, layer, a.n_heads / tables.n_kv_heads, nullptr, nullptr};
+  const PrefillArgs args{a, tables, layer, a.n_heads / tables.n_kv_heads, nullptr, nullptr};
   with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
   });

@@ -16,7 +16,7 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kPrefetchPages = 2, kStages = 2;
 static_assert(kWindowBlockRows == kWarps * 16);
 
-struct Args {
+struct WindowArgs {
   WindowAttentionCuda a;
   std::int64_t remote_entry, local_entry;  // of the layer's first tables of the sequence
   int group;
@@ -35,7 +35,7 @@ struct Pages {
   __device__ __forceinline__ int all() const { return sinks + units + middle + local; }
 };
 
-__device__ __forceinline__ Pages pages_of(const Args& p, const WindowBlock& b) {
+__device__ __forceinline__ Pages pages_of(const WindowArgs& p, const WindowBlock& b) {
   Pages n{};
   const int first = p.a.first + b.row;
   n.local_end = first + b.n_rows;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Pages pages_of(const Args& p, const WindowBlock& b) {
   return n;
 }
 
-__device__ __forceinline__ Listed listed_at(const Args& p, const WindowBlock& b, const Pages& n, int i) {
+__device__ __forceinline__ Listed listed_at(const WindowArgs& p, const WindowBlock& b, const Pages& n, int i) {
   if (i < n.sinks) return {kSink, i, 0, p.a.sink};
   i -= n.sinks;
   if (i < n.units) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ Listed listed_at(const Args& p, const WindowBlock& b,
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) window_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads) window_kernel(WindowArgs p) {
   extern __shared__ __align__(128) std::uint8_t ring[];
   constexpr int kPageBytes = PageShape<kDim>::kBytes;
   grid_dependency_wait();
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(Args p) {
   look(kPrefetchPages);
   load(n_remote > 0 ? p.a.remote_q : p.a.q);
   bool is_remote = n_remote > 0;
-  RunningRows<kDim> running;
+  RunningSoftmax<kDim> running;
   running.clear();
   const float factor = p.a.scale * kLog2e;
 
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(Args p) {
 }
 
 template <typename T, int kDim>
-void run(const Args& args, const CudaContext& context) {
+void run(const WindowArgs& args, const CudaContext& context) {
   constexpr int kShared = kStages * kPrefetchPages * PageShape<kDim>::kBytes;
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(window_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
@@ -200,8 +200,8 @@ std::int64_t first_entry(const KvTables& tables, const SlotOfTables& at) {
 
 void attend_windows_cuda(const WindowAttentionCuda& a, const CudaContext& context) {
   if (a.n_blocks == 0) return;
-  const Args args{a, first_entry(a.remote, a.remote_at), first_entry(a.local, a.local_at),
-                  a.n_heads / a.remote.n_kv_heads};
+  const WindowArgs args{a, first_entry(a.remote, a.remote_at), first_entry(a.local, a.local_at),
+                        a.n_heads / a.remote.n_kv_heads};
   with_head_dim(a.remote.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     a.remote.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
   });

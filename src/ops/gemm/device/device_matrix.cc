@@ -35,6 +35,8 @@ WeightLayout weight_layout(DType dtype) {
       return {2, 768, 144};
     case DType::kIQ4_XS:
       return {2, 512, 80};
+    case DType::kNVFP4:
+      return {2, 512, 160};
     default:
       break;
   }

@@ -72,10 +72,10 @@ __device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[
 // results are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be
 // waited for.
 template <typename F, int kTiles>
-struct XRows {
+struct InputTiles {
   const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
 
-  __device__ __forceinline__ XRows(const SkinnyProblem& p) {
+  __device__ __forceinline__ InputTiles(const SkinnyProblem& p) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
@@ -408,7 +408,7 @@ __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int
 
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename F, int kTiles, typename Refill>
-__device__ __forceinline__ void consume(const SkinnyProblem& p, const XRows<F, kTiles>& rows, SkinnyRing& ring,
+__device__ __forceinline__ void consume(const SkinnyProblem& p, const InputTiles<F, kTiles>& rows, SkinnyRing& ring,
                                         float* sums, const float* scale, int* last, const Refill& refill) {
   using S = SkinnyShape<F, kTiles>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -483,7 +483,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   grid_dependency_wait();
   finish_norms<S::kWarps>(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
-  consume<F, kTiles>(p, XRows<F, kTiles>(p), ring, sums, scale, &last, refill);
+  consume<F, kTiles>(p, InputTiles<F, kTiles>(p), ring, sums, scale, &last, refill);
 }
 
 }  // namespace mneme::cuda

@@ -118,7 +118,7 @@ __device__ __forceinline__ void begin_sums(const uint4& x, float (&sum)[2][4]) {
 
 // Many rows of x: a warp's row tiles for all of them.
 template <typename F, typename S>
-struct ManyRows {
+struct TileSums {
   float c[S::kRowTiles][S::kXTiles][4] = {};
 
   // A slab of a stage, `left` columns before the row's end. weights: of the warp's octets; x_at: of the lane's columns.
@@ -214,11 +214,11 @@ struct ManyRows {
 // One row of x: a warp's slabs are eight groups (or four). Lane 4 g + t has the sums of rows g and g + 8, groups 2 t and
 // 2 t + 1.
 template <typename F, typename S>
-struct OneRow {
+struct GemvSums {
   static constexpr int kGroups = 4 * S::kWarpSlabs;
   float c[2] = {};
 
-  // As ManyRows::multiply. x: of the slabs; zeros: the address of 64 zero bytes.
+  // As TileSums::multiply. x: of the slabs; zeros: the address of 64 zero bytes.
   __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t x, std::uint32_t zeros, int left,
                                            int slab) {
     if (left <= 0) return;
@@ -328,7 +328,7 @@ __device__ __forceinline__ void consume_tma(const SkinnyProblem& p, SkinnyRing& 
   const int slab = column_warp * S::kWarpSlabs, first_row = row_warp * S::kRowTiles * 16;
   const std::uint32_t weights = S::kXBytes + first_row / 8 * S::kOctetBytes, x = slab * 4 * S::kStepBytes,
                       x_lane = lane / 4 * kStepColumns * 2 + lane % 4 * (F::kPer16 ? 8 : 16);
-  std::conditional_t<S::kOne, OneRow<F, S>, ManyRows<F, S>> rows;
+  std::conditional_t<S::kOne, GemvSums<F, S>, TileSums<F, S>> rows;
   SkinnyWalk walk(p);
   int buffer = 0;
   while (!walk.done()) {

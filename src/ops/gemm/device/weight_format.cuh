@@ -13,6 +13,7 @@
 //   kSuperMin32  [g] f16 d, f16 dmin, [slab][g][step] scale, [slab][g][step] minimum   q4_k 4.63, q5_k 5.63
 //   kSuper16     [g] f16 d, [slab][g][half step] scale + 128          q6_k 6.56, q3_k 3.56
 //   kSuperMin16  [g] f16 d, f16 dmin, [slab][g][half step] scale | minimum << 4        q2_k 2.63
+//   kFloat16     [g] f32 d, [slab][g][half step] e4m3                 nvfp4 4.63
 #pragma once
 
 #include "src/cuda/common.cuh"
@@ -32,7 +33,8 @@ enum class Scale {
   kSuper32,
   kSuperMin32,
   kSuper16,
-  kSuperMin16
+  kSuperMin16,
+  kFloat16
 };
 
 template <Code kCode_, Scale kScale_, int kOffset_>
@@ -41,7 +43,7 @@ struct WeightFormat {
   static constexpr Scale kScale = kScale_;
   static constexpr int kOffset = kOffset_;
   static constexpr bool kRowMajor = kCode == Code::kBf16;
-  static constexpr bool kPer16 = kScale == Scale::kSuper16 || kScale == Scale::kSuperMin16;
+  static constexpr bool kPer16 = kScale == Scale::kSuper16 || kScale == Scale::kSuperMin16 || kScale == Scale::kFloat16;
   static constexpr bool kMinimum = kScale == Scale::kHalfMin || kScale == Scale::kZero ||
                                    kScale == Scale::kSuperMin32 || kScale == Scale::kSuperMin16;
   static constexpr int kSlabs = kScale >= Scale::kSuper32 ? 2 : 1;  // per chunk
@@ -58,6 +60,7 @@ struct WeightFormat {
                                          ? 4
                                      : kScale == Scale::kExponent ? 1
                                                                   : 2;
+  static constexpr int kHeadBytes = kMinimum || kScale == Scale::kFloat16 ? 32 : 16;  // of super-blocks
   static constexpr int kScaleBytes = kRowMajor                   ? 0
                                      : kScale == Scale::kSuper32 ? 80
                                      : kScale == Scale::kSuper16 ? 144
@@ -75,6 +78,7 @@ using Q5_1Format = WeightFormat<Code::k5, Scale::kHalfMin, 0>;
 using Iq4NlFormat = WeightFormat<Code::kIq4, Scale::kHalf, 0>;
 using Iq4XsFormat = WeightFormat<Code::kIq4, Scale::kSuper32, 0>;
 using Mxfp4Format = WeightFormat<Code::kFp4, Scale::kExponent, 0>;
+using Nvfp4Format = WeightFormat<Code::kFp4, Scale::kFloat16, 0>;
 using Fp8Format = WeightFormat<Code::kFp8, Scale::kFloat64, 0>;
 using Int8Format = WeightFormat<Code::k8, Scale::kFloat32, 0>;
 using Int4Format = WeightFormat<Code::k4, Scale::kZero, 0>;
@@ -305,6 +309,12 @@ template <int kByte>
 __device__ __forceinline__ float float_of_signed(std::uint32_t word) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | kByte)) - 8388736.0f;
 }
+// The same of e4m3. Its bits are those of an f32 2^120 times as small, subnormal ones too.
+template <int kByte>
+__device__ __forceinline__ float float_of_e4m3(std::uint32_t word) {
+  const std::uint32_t code = word >> (8 * kByte);
+  return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
+}
 __device__ __forceinline__ float float_of_nibble(std::uint32_t word, int shift) {
   return __uint_as_float((word >> shift & 15u) | 0x4b000000u) - 8388608.0f;
 }
@@ -341,10 +351,12 @@ struct Scales {
       if constexpr (F::kMinimum) {
         const std::uint32_t both = chunk.at(g * 4).one();
         d = low_half(both), dmin = high_half(both);
+      } else if constexpr (F::kScale == Scale::kFloat16) {
+        d = __uint_as_float(chunk.at(g * 4).one());
       } else {
         d = low_half(chunk.at(g * 2).half());
       }
-      const Words sub = chunk.at(F::kMinimum ? 32 : 16);
+      const Words sub = chunk.at(F::kHeadBytes);
       if constexpr (F::kPer16) {
         const uint2 v = sub.at(slab * 64 + g * 8).two();
         words[0] = v.x, words[1] = v.y;
@@ -376,6 +388,8 @@ struct Scales {
       return times_byte<kStep>(d, words[0]);
     } else if constexpr (F::kScale == Scale::kSuper16) {
       return d * float_of_signed<kStep % 2 * 2 + kHalf>(words[kStep / 2]);
+    } else if constexpr (F::kScale == Scale::kFloat16) {
+      return d * float_of_e4m3<kStep % 2 * 2 + kHalf>(words[kStep / 2]);
     } else {
       return d * float_of_nibble(words[kStep / 2], (kStep % 2 * 2 + kHalf) * 8);
     }
@@ -455,6 +469,8 @@ void with_format(DType dtype, const Function& f) {
       return f(Iq4XsFormat{});
     case DType::kMXFP4:
       return f(Mxfp4Format{});
+    case DType::kNVFP4:
+      return f(Nvfp4Format{});
     case DType::kFp8:
       return f(Fp8Format{});
     case DType::kInt4:

@@ -47,7 +47,7 @@ __device__ __forceinline__ int code_of(const Block& b, int i) {
     const int r = i % 128;
     return (b.l[64 * (i / 128) + r % 64] >> (r < 64 ? 0 : 4) & 15) |
            (b.h[32 * (i / 128) + r % 32] >> (2 * (r / 32)) & 3) << 4;
-  } else if constexpr (std::is_same_v<Block, BlockIQ4_XS>) {
+  } else if constexpr (std::is_same_v<Block, BlockIQ4_XS> || std::is_same_v<Block, BlockNVFP4>) {
     return nibble_of(b.q + 16 * (i / 32), i % 32);
   } else {
     return nibble_of(b.q, i);
@@ -91,6 +91,9 @@ __device__ void put_scales(const Block* blocks, int n_blocks, int g, std::uint8_
         to[16 + j / 8 * 64 + g * 8 + j % 8] = static_cast<std::uint8_t>(scale + 128);
       }
     }
+  } else if constexpr (std::is_same_v<Block, BlockNVFP4>) {
+    words[g] = __float_as_uint(0.5f * blocks->d);  // as nvfp4_scale()
+    for (int j = 0; j < 16; ++j) to[32 + j / 8 * 64 + g * 8 + j % 8] = j / 4 < n_blocks ? blocks[j / 4].s[j % 4] : 0;
   } else if constexpr (std::is_same_v<Block, BlockFp8>) {
     for (int j = 0; j < 2; ++j) words[2 * g + j] = j < n_blocks ? __float_as_uint(blocks[j].d) : 0;
   } else {
@@ -132,18 +135,20 @@ MNEME_BLOCK(kQ6_K, BlockQ6_K, Q6KFormat)
 MNEME_BLOCK(kIQ4_NL, BlockIQ4_NL, Iq4NlFormat)
 MNEME_BLOCK(kIQ4_XS, BlockIQ4_XS, Iq4XsFormat)
 MNEME_BLOCK(kMXFP4, BlockMXFP4, Mxfp4Format)
+MNEME_BLOCK(kNVFP4, BlockNVFP4, Nvfp4Format)
 MNEME_BLOCK(kFp8, BlockFp8, Fp8Format)
 MNEME_BLOCK(kInt4, BlockInt4, Int4Format)
 MNEME_BLOCK(kInt8, BlockInt8, Int8Format)
 #undef MNEME_BLOCK
 
 template <typename Block>
-constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)  ? kSuperBlock
-                             : std::is_same_v<Block, BlockFp8> ? kFp8Block
-                                                               : kQuantBlock;
+constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)    ? kSuperBlock
+                             : std::is_same_v<Block, BlockFp8>   ? kFp8Block
+                             : std::is_same_v<Block, BlockNVFP4> ? kNvfp4Block
+                                                                 : kQuantBlock;
 
 // Rows that a kernel converts: [first, first + n) of a matrix with `chunks` chunks a row.
-struct RepackRows {
+struct RepackTask {
   const std::byte* blocks;
   std::byte* to;
   std::int64_t first, n, n_in, chunks, octet_bytes;
@@ -157,7 +162,7 @@ __device__ __forceinline__ int column_of(int t, int e) {
 
 // One thread per row, chunk and t: the codes of a lane, and with t = 0 the row's scales.
 template <typename Block, typename F>
-__global__ void repack(RepackRows r) {
+__global__ void repack(RepackTask r) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= r.n * r.chunks * 4) return;
   const int t = static_cast<int>(at % 4);
@@ -241,7 +246,7 @@ __device__ __forceinline__ void put_step(const Codes<F>& codes, const Scales<F>&
   }
 }
 
-struct DequantiseRows {
+struct DequantiseTask {
   const std::byte* from;
   std::int64_t n, n_in, octets, slabs, octet_bytes;
   __nv_bfloat16* out;
@@ -249,7 +254,7 @@ struct DequantiseRows {
 
 // One warp per octet and slab.
 template <typename F>
-__global__ void __launch_bounds__(kThreads) dequantise(DequantiseRows r) {
+__global__ void __launch_bounds__(kThreads) dequantise(DequantiseTask r) {
   const std::int64_t warp = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   if (warp >= r.octets * r.slabs) return;
   const int lane = threadIdx.x % kWarp;
@@ -317,10 +322,12 @@ __global__ void fill_scales(std::int64_t chunks, std::byte* values, RandomScales
   if constexpr (F::kSlabs == 2) {
     if constexpr (F::kMinimum) {
       words[g] = half(s.scale / d) | half(-s.minimum / dmin) << 16;
+    } else if constexpr (F::kScale == Scale::kFloat16) {
+      words[g] = __float_as_uint(s.scale);
     } else {
       halves[g] = static_cast<std::uint16_t>(half(s.scale / d));
     }
-    constexpr int kHead = F::kMinimum ? 32 : 16, kSmall = F::kPer16 ? 8 : 4;
+    constexpr int kHead = F::kHeadBytes, kSmall = F::kPer16 ? 8 : 4;
     for (int slab = 0; slab < 2; ++slab)
       for (int j = 0; j < kSmall; ++j) {
         std::uint8_t* byte = to + kHead + slab * 8 * kSmall + g * kSmall + j;
@@ -329,6 +336,8 @@ __global__ void fill_scales(std::int64_t chunks, std::byte* values, RandomScales
         } else if constexpr (F::kMinimum) {
           *byte = static_cast<std::uint8_t>(s.small);
           byte[64] = static_cast<std::uint8_t>(s.small_min);
+        } else if constexpr (F::kScale == Scale::kFloat16) {
+          *byte = 0x38;  // 1 in e4m3
         } else {
           *byte = static_cast<std::uint8_t>(s.small + 128);
         }
@@ -412,7 +421,7 @@ constexpr unsigned kManyBlocks = 1024;
 void repack_cuda(const std::byte* blocks, std::int64_t first, std::int64_t n, const DeviceMatrix& out,
                  const CudaContext& context) {
   const std::int64_t chunks = out.slabs() / weight_layout(out.dtype).slabs;
-  const RepackRows rows{blocks, const_cast<std::byte*>(out.values),          first, n, out.n_in,
+  const RepackTask rows{blocks, const_cast<std::byte*>(out.values),          first, n, out.n_in,
                         chunks, static_cast<std::int64_t>(out.octet_bytes())};
   const auto run = [&](auto kernel) {
     launch(context, "repack", kernel, blocks_for(n * chunks * 4), dim3(kThreads), 0, rows);
@@ -434,6 +443,7 @@ void repack_cuda(const std::byte* blocks, std::int64_t first, std::int64_t n, co
     MNEME_REPACK(kIQ4_NL)
     MNEME_REPACK(kIQ4_XS)
     MNEME_REPACK(kMXFP4)
+    MNEME_REPACK(kNVFP4)
     MNEME_REPACK(kFp8)
     MNEME_REPACK(kInt4)
     MNEME_REPACK(kInt8)
@@ -456,7 +466,7 @@ void to_bf16_cuda(const std::byte* from, DType dtype, std::int64_t n, void* to, 
 
 void dequantise_cuda(const DeviceMatrix& w, std::int64_t first, std::int64_t n, void* out, const CudaContext& context) {
   const auto octet_bytes = static_cast<std::int64_t>(w.octet_bytes());
-  const DequantiseRows rows{
+  const DequantiseTask rows{
       w.values + first / kOctet * octet_bytes, n, w.n_in, (n + kOctet - 1) / kOctet, w.slabs(), octet_bytes,
       static_cast<__nv_bfloat16*>(out)};
   with_format(w.dtype, [&](auto format) {

@@ -116,7 +116,7 @@ __device__ __forceinline__ void score_share(const UnfusedArgs& p, const Item& it
 }
 
 // Prefetches the share's entries to L2 while the preceding kernel runs: which are read does not depend on it.
-__device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOfSlots& r, int number, int rank,
+__device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const SlotRow& r, int number, int rank,
                                                int blocks) {
   if (!r.sparse || p.when != SelectWhen::kNow || r.plan.schedule == ScheduleKind::kBoundary) return;
   const int kv_head = number % p.s.n_kv_heads, each = r.plan.units.tokens == 1 ? kTokens : 1;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void prefetch_share(const UnfusedArgs& p, const RowOf
 }
 
 // Prefetches what the gate compares with this step's selection.
-__device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const RowOfSlots& r, int number) {
+__device__ __forceinline__ void prefetch_speculative(const UnfusedArgs& p, const SlotRow& r, int number) {
   if (!r.sparse || !by_mass(r)) return;
   const std::int64_t index = slot_index(p.s, p.slot_layer, r.seq_slot, number % p.s.n_kv_heads);
   prefetch_lines(p.s.selection.ids[1] + index * p.s.max_listed,
@@ -208,7 +208,7 @@ __device__ __forceinline__ void fixed_part(const UnfusedArgs& p, const Item& ite
                                            TermParts<kMost>& parts) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const FixedTokens fixed(p, item);
-  const Part tokens(part, fixed.n);
+  const PartRange tokens(part, fixed.n);
   float most = -INFINITY, sum = 0;  // of head g
 #pragma unroll 1
   for (int first = tokens.first + 8 * warp; first < tokens.stop; first += 8 * kWarps) {
@@ -270,49 +270,83 @@ __device__ __forceinline__ void cluster_terms(const UnfusedArgs& p, const Item& 
   cluster_wait();
 }
 
+// Shared memory of each block.
+template <int kDim, int kTiles>
+struct SketchShared {
+  Item item;  // its rules would take the registers that scores need
+  Queries<kDim> q;
+  ClusterRank ranks;
+  PageParts parts[kWarps];
+  TermParts<4 * kTiles> terms;
+};
+
+// Pages by their sketches, for select_own_item().
+template <int kDim, int kTiles>
+struct SketchIndex {
+  const UnfusedArgs& p;
+  const Shape& shape;
+  std::byte* memory;  // rings of the warps, then keys; behind them scores
+  SketchShared<kDim, kTiles>& shared;
+  SlotRow row;
+
+  __device__ __forceinline__ int number() const { return static_cast<int>(blockIdx.x) / shape.blocks; }
+  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % shape.blocks; }
+  // The block's parts of the terms: from this one up to the next block's.
+  __device__ __forceinline__ int first_part() const { return rank() * kTermParts / shape.blocks; }
+  __device__ __forceinline__ int stop_part() const { return (rank() + 1) * kTermParts / shape.blocks; }
+  __device__ __forceinline__ float* scores(const Share& at) const {
+    return pools() ? reinterpret_cast<float*>(memory + shape.keys) : shared.item.scores + at.begin;
+  }
+  __device__ __forceinline__ std::uint32_t* keys() const { return reinterpret_cast<std::uint32_t*>(memory); }
+
+  __device__ __forceinline__ void prefetch() {
+    row = row_of(p, number());
+    prefetch_share(p, row, number(), rank(), shape.blocks);
+    if (!pools()) return;
+    if (rank() == 0) prefetch_speculative(p, row, number());
+    prefetch_terms(p, row, number(), false, first_part(), stop_part());
+    prefetch_terms(p, row, number(), true, first_part(), stop_part());
+  }
+  __device__ __forceinline__ bool takes(int) {
+    Item own;
+    if (!item_at(p, row, number(), pools() && rank() == 0, own)) return false;
+    if (threadIdx.x == 0) shared.item = own;
+    __syncthreads();
+    return true;
+  }
+  __device__ __forceinline__ Share share() const {
+    const Item& item = shared.item;
+    return share_of(item.seq_slot, item.kv_head, item.index, item.n, rank(), shape.blocks);
+  }
+  __device__ __forceinline__ void score(const Share& at) {
+    const Item& item = shared.item;
+    const UnitEntries& e = p.s.index.entries;
+    const Pages pages(entries_of(p, item) + std::int64_t{item.first + at.begin} * e.bytes, e.bytes, at.own, memory);
+    pages.fetch_first(first_page(), kWarps * kPages);
+    shared.q.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * kDim, p.group);
+    if (pools()) cluster_terms(p, item, shared.q, scores(at), shared.terms, first_part(), stop_part());
+    __syncthreads();
+    const int warp = threadIdx.x / kWarp;
+    score_share<kDim, kTiles>(p, item, shared.q, pages, shared.parts[warp], scores(at), pools() ? shape.width : p.width,
+                              shared.ranks.of_warps[warp]);
+  }
+  __device__ __forceinline__ bool pools() const { return shape.width > 0; }
+  __device__ __forceinline__ void pool(const Share& at) {
+    const ClusterArgs cluster{shared.item.n_scored, shape.blocks, shape.width};
+    pool_with_fixed<4 * kTiles>(shared.item, cluster, at, scores(at), keys(), shared.ranks);
+  }
+  __device__ __forceinline__ void mark(const Share&) {
+    mark_units<4 * kTiles>(p, shared.item, keys(), p.units + static_cast<std::int64_t>(number()) * p.s.max_listed,
+                           shared.ranks);
+  }
+};
+
 template <int kDim, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) sketch_pages_kernel(const __grid_constant__ UnfusedArgs p, Shape shape) {
-  extern __shared__ __align__(16) std::byte memory[];  // rings of the warps, then keys; behind them scores
-  __shared__ Item item;                                // its rules would take the registers that scores need
-  __shared__ Queries<kDim> q;
-  __shared__ ClusterRank ranks;
-  __shared__ PageParts parts[kWarps];
-  __shared__ TermParts<4 * kTiles> terms;
-  cluster_begin();
-  launch_dependents();
-  const int number = static_cast<int>(blockIdx.x) / shape.blocks, rank = static_cast<int>(blockIdx.x) % shape.blocks;
-  const bool selects = shape.width > 0;
-  const int first_part = rank * kTermParts / shape.blocks, stop_part = (rank + 1) * kTermParts / shape.blocks;
-  const RowOfSlots row = row_of(p, number);
-  prefetch_share(p, row, number, rank, shape.blocks);
-  if (selects) {
-    if (rank == 0) prefetch_speculative(p, row, number);
-    prefetch_terms(p, row, number, false, first_part, stop_part);
-    prefetch_terms(p, row, number, true, first_part, stop_part);
-  }
-  grid_dependency_wait();
-  cluster_begun();
-  {
-    Item own;
-    if (!item_at(p, row, number, selects && rank == 0, own)) return;
-    if (threadIdx.x == 0) item = own;
-  }
-  __syncthreads();
-  const Share at = share_of(item.seq_slot, item.kv_head, item.index, item.n, rank, shape.blocks);
-  float* scores = selects ? reinterpret_cast<float*>(memory + shape.keys) : item.scores + at.begin;
-  const UnitEntries& e = p.s.index.entries;
-  const Pages pages(entries_of(p, item) + std::int64_t{item.first + at.begin} * e.bytes, e.bytes, at.own, memory);
-  pages.fetch_first(first_page(), kWarps * kPages);
-  q.load(static_cast<const __nv_bfloat16*>(p.s.selection.last_q) + item.index * p.group * kDim, p.group);
-  if (selects) cluster_terms(p, item, q, scores, terms, first_part, stop_part);
-  __syncthreads();
-  const int warp = threadIdx.x / kWarp;
-  score_share<kDim, kTiles>(p, item, q, pages, parts[warp], scores, selects ? shape.width : p.width,
-                            ranks.of_warps[warp]);
-  if (!selects) return;
-  const ClusterArgs cluster{item.n_scored, shape.blocks, shape.width};
-  rank_share<4 * kTiles>(p, item, cluster, at, scores, reinterpret_cast<std::uint32_t*>(memory),
-                         p.units + static_cast<std::int64_t>(number) * p.s.max_listed, ranks);
+  extern __shared__ __align__(16) std::byte memory[];
+  __shared__ SketchShared<kDim, kTiles> shared;
+  SketchIndex<kDim, kTiles> index{p, shape, memory, shared};
+  select_own_item(index, shape.blocks);
 }
 
 // Whether the launch ranks too.

@@ -14,7 +14,7 @@ namespace {
 using namespace cuda;  // NOLINT
 using cuda::sketches::Heads, cuda::sketches::kPages, cuda::sketches::kRing, cuda::sketches::kTokens,
     cuda::sketches::PageParts, cuda::sketches::Pages, cuda::sketches::Queries;
-using cuda::tokens::Args, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::RowInfo,
+using cuda::tokens::TokenArgs, cuda::tokens::HeadStats, cuda::tokens::kScanWarps, cuda::tokens::TokenRegion,
     cuda::tokens::scaled;
 
 constexpr int kThreads = 32 * kScanWarps, kMaxCluster = 8;
@@ -58,17 +58,17 @@ struct ClusterTerms {
   Item item;
   int first, stop;  // parts
 
-  __device__ __forceinline__ ClusterTerms(const Args& p, int number, std::int64_t index) {
+  __device__ __forceinline__ ClusterTerms(const TokenArgs& p, int number, std::int64_t index) {
     const int rank = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
     first = rank * kTermParts / blocks, stop = (rank + 1) * kTermParts / blocks;
     item.index = index, item.n_scored = p.group;
     item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
   }
-  __device__ __forceinline__ void prefetch(const Args& p) const {
+  __device__ __forceinline__ void prefetch(const TokenArgs& p) const {
     for (int part = first; part < stop; ++part) prefetch_frame(p.s, item, part);
   }
   //   q, queries: room for the group's, as f32
-  __device__ __forceinline__ void compute(const Args& p, const Queries<kDim>& q, float* queries) const {
+  __device__ __forceinline__ void compute(const TokenArgs& p, const Queries<kDim>& q, float* queries) const {
     for (int i = threadIdx.x; i < p.group * (kDim / 4); i += kThreads) {
       const int head = i / (kDim / 4), channel = i % (kDim / 4) * 4;
       const uint2 four = q.of_lanes[channel / 16][head * 4 + channel % 16 / 4];
@@ -86,7 +86,7 @@ struct ClusterTerms {
 };
 
 template <int kDim, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
+__global__ void __launch_bounds__(kThreads, 2) scan_kernel(TokenArgs p) {
   extern __shared__ __align__(16) std::byte rings[];
   __shared__ PageParts of_warps[kScanWarps];
   __shared__ Queries<kDim> q;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   const UnitEntries& e = p.s.index.entries;
   const int n_warps = static_cast<int>(gridDim.x) * kScanWarps, part = static_cast<int>(blockIdx.x) * kScanWarps + warp,
             step = n_warps * kPages;
-  const RowInfo info = cuda::tokens::row_info(p, item / p.s.n_kv_heads);  // there before the step's first kernel
+  const TokenRegion info = cuda::tokens::row_info(p, item / p.s.n_kv_heads);  // there before the step's first kernel
   if (info.n_select + info.n_select_now == 0) {
     grid_dependency_wait();  // kernels behind this one wait for it alone
     return;
@@ -167,7 +167,7 @@ int blocks_of(const DeviceCache& s, int items) {
 }
 
 template <int kDim, int kTiles>
-void scan_as(const Args& a, const CudaContext& context) {
+void scan_as(const TokenArgs& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
   const auto bytes = static_cast<std::size_t>(kScanWarps * kRing * sketches::stage_bytes(a.s.index.entries.bytes));
   allow_shared(scan_kernel<kDim, kTiles>, bytes, allowed, "the shared memory of a scan of sketches");
@@ -185,7 +185,7 @@ bool scan_computes_terms(const DeviceCache& s, std::int32_t n_rows) {
   return most == kMaxCluster && blocks_of(s, n_rows * s.n_kv_heads) <= kMaxCluster;
 }
 
-void cuda::tokens::scan_sketches(const Args& a, const CudaContext& context) {
+void cuda::tokens::scan_sketches(const TokenArgs& a, const CudaContext& context) {
   if (a.s.head_dim == 128) return a.group > 4 ? scan_as<128, 2>(a, context) : scan_as<128, 1>(a, context);
   return a.group > 4 ? scan_as<64, 2>(a, context) : scan_as<64, 1>(a, context);
 }

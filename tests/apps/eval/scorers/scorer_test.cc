@@ -27,7 +27,7 @@ double score(std::string_view name, std::string_view answer, std::vector<std::st
 
 TEST(Scorers, HaveNamesThatAreTold) {
   std::set<std::string_view> names;
-  for (const ScorerRow& row : scorer_table()) EXPECT_TRUE(names.insert(row.name).second) << row.name;
+  for (const ScorerEntry& row : scorer_table()) EXPECT_TRUE(names.insert(row.name).second) << row.name;
   try {
     find_scorer("bleu");
     FAIL();
@@ -38,7 +38,7 @@ TEST(Scorers, HaveNamesThatAreTold) {
 }
 
 TEST(Scorers, NoAnswerOfAnyScorerIsOutsideZeroAndOne) {
-  for (const ScorerRow& row : scorer_table())
+  for (const ScorerEntry& row : scorer_table())
     for (std::string_view answer :
          {"", "A", "the answer is:", "\\boxed{", "1,2,3", "\xff\xfe", "**Final Answer** \\boxed{A}"})
       for (const char* gold : {"A", "", "Week 3", "1"}) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ void put_sums(float (&c)[S::kLaneSums], float* mine) 
 
 // A warp's 16 rows of w for all rows of x.
 template <typename F, typename S>
-struct WgmmaRows {
+struct WgmmaSums {
   float c[S::kLaneSums] = {};
 
   // A slab of a stage. weights: of the warp's octets; x: of the slab.
@@ -232,7 +232,7 @@ template <typename F, typename S, typename Refill>
 __device__ __forceinline__ void consume_wgmma(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
                                               int* last, const Refill& refill) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  WgmmaRows<F, S> rows;
+  WgmmaSums<F, S> rows;
   SkinnyWalk walk(p);
   while (!walk.done()) {
     barrier_wait(ring.full + ring.stage * 8, ring.parity);
