@@ -116,16 +116,5 @@ TEST(EngineHybrid, PreemptedRequestsAreComputedAgain) {
   }
 }
 
-TEST(EngineHybrid, RunsOnTheCpuAlone) {
-  EngineOptions options;
-  options.device = Device::kCuda;
-  auto threads = std::make_unique<ThreadPool>(kTestThreads);
-  auto model = Model::random(small_config(Architecture::kQwen35Moe), DType::kBF16, {}, 11, {threads.get()});
-  const std::string message =
-      error_message(ErrorKind::kUnsupported, [&] { Engine(std::move(model), options, std::move(threads)); });
-  EXPECT_THAT(message, testing::HasSubstr("qwen35moe model has layers with linear attention"));
-  EXPECT_THAT(message, testing::HasSubstr("--device cpu"));
-}
-
 }  // namespace
 }  // namespace mneme
