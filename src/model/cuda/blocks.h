@@ -12,7 +12,7 @@
 #include "src/base/progress.h"
 #include "src/cuda/memory.h"
 #include "src/kv/page_pool.h"
-#include "src/model/cuda/states.h"
+#include "src/model/cuda/delta/states.h"
 
 namespace mneme {
 

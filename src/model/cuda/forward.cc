@@ -14,7 +14,7 @@
 #include "src/cuda/trace_range.h"
 #include "src/formats/model_plan.h"
 #include "src/model/cuda/attention.h"
-#include "src/model/cuda/delta.h"
+#include "src/model/cuda/delta/delta.h"
 #include "src/model/cuda/experts.h"
 #include "src/model/cuda/step/graphs.h"
 #include "src/model/cuda/step/head.h"

@@ -116,7 +116,7 @@ constexpr float kEps = 1e-6f;
 constexpr DeltaShape kOdd = {.n_k_heads = 2, .n_v_heads = 6, .d_k = 12, .d_v = 20, .taps = 4};
 constexpr DeltaShape kTiled = {.n_k_heads = 2, .n_v_heads = 10, .d_k = 32, .d_v = 36, .taps = 3, .tiled = true};
 constexpr DeltaShape kPublished = {.n_k_heads = 2, .n_v_heads = 6, .d_k = 128, .d_v = 128, .taps = 4};
-// Enough heads for the scan of 64 columns on any device of up to 320 multiprocessors.
+// Enough heads for the scan of 64 columns on any device of up to 320 SMs.
 constexpr DeltaShape kManyHeads = {.n_k_heads = 16, .n_v_heads = 160, .d_k = 16, .d_v = 128, .taps = 4};
 
 class CudaGatedDelta : public CudaTest {

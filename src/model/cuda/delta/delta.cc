@@ -1,4 +1,4 @@
-#include "src/model/cuda/delta.h"
+#include "src/model/cuda/delta/delta.h"
 
 #include "src/base/check.h"
 #include "src/base/error.h"

@@ -1,4 +1,4 @@
-#include "src/model/cuda/states.h"
+#include "src/model/cuda/delta/states.h"
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/formats/model_plan.h"
-#include "src/model/cuda/states.h"
+#include "src/model/cuda/delta/states.h"
 #include "src/model/cuda/weights.h"
 #include "src/model/model.h"
 #include "src/ops/recurrent/gated_delta_cuda.h"
@@ -24,7 +24,7 @@ class CudaDelta {
   const std::shared_ptr<CudaStates>& states() const { return states_; }
 
   // ---- a step
-  // Brings the sequences' states to the device. state_slots: of every row of a step with one row a sequence; of the
+  // Gives the sequences' states slots on the device. state_slots: of every row of a step with one row a sequence; of the
   // others, of the rows that are their sequence's only ones.
   void begin(std::span<const SequenceRows> sequences, std::int32_t* state_slots);
   // Once the step is done.
