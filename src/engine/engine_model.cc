@@ -39,11 +39,11 @@ class ModelForward final : public ForwardPass {
 
 std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const EngineOptions& options) {
   check_device_options(options);
-  if (model->config().delta.n_k_heads > 0)
-    fail(
-        ErrorKind::kUnsupported,
-        "--device cuda: a {} model has layers with linear attention, which run on the CPU alone: expected --device cpu",
-        architecture_name(model->config().architecture));
+  if (options.deterministic && model->config().delta.n_k_heads > 0)
+    fail(ErrorKind::kOption,
+         "--deterministic with --device cuda: expected a model without linear attention, found {}; leave it out, or use "
+         "--device cpu",
+         architecture_name(model->config().architecture));
   const ForwardBackend* backend = Backend<ForwardBackend>::find();
   if (!backend || device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
   return backend->make(std::move(model), options, nullptr, RankSplit::kHeads);

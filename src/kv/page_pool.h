@@ -88,6 +88,14 @@ struct HostMemory {
   std::shared_ptr<void> owner;                        // frees it
 };
 
+// A state of one sequence (recurrent_state.h): KvShape::state_bytes, in host memory or where a device has them.
+class StateValues {
+ public:
+  virtual ~StateValues() = default;
+  // Requires  in host memory.
+  virtual std::byte* host() = 0;
+};
+
 // Block storage outside of this process's pageable memory: device memory, or host memory that the device maps. Block i
 // is at base() + i * page_bytes().
 class BlockMemory {
@@ -109,6 +117,8 @@ class BlockMemory {
   virtual void copy_blocks(const HostMemory& host, std::span<const BlockPlace> places, std::size_t block_bytes,
                            BlocksGo go) = 0;
   virtual void wait() = 0;
+  // A copy of a state; null: zeros. Async, as copy().   Errors  kResource.
+  virtual std::shared_ptr<StateValues> make_state(std::size_t bytes, const StateValues* from) = 0;
 };
 
 class PagePool {
@@ -168,6 +178,8 @@ class PagePool {
   // Address of a block. Where on_device(), the host does not dereference it: use copy(), move(), read() and write().
   std::byte* data(BlockId id) const { return base_ + id.value * block_bytes_; }
   bool on_device() const { return memory_ != nullptr; }
+  // A copy of a state of KvShape::state_bytes; null: zeros.
+  std::shared_ptr<StateValues> make_state(const StateValues* from) const;
   // Whether blocks occupy host memory: always, except for a device's own.
   bool in_host_memory() const { return memory_ == nullptr || memory_->in_host_memory(); }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);

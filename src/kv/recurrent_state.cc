@@ -5,8 +5,32 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/tensor/buffer.h"
 
 namespace mneme {
+namespace {
+
+class HostState final : public StateValues {
+ public:
+  explicit HostState(std::size_t bytes) : values_(bytes) {}
+  std::byte* host() override { return values_.data(); }
+  const std::byte* values() const { return values_.data(); }
+
+ private:
+  Buffer values_;
+};
+
+}  // namespace
+
+std::shared_ptr<StateValues> PagePool::make_state(const StateValues* from) const {
+  if (memory_ != nullptr) return memory_->make_state(shape_.state_bytes, from);
+  auto state = std::make_shared<HostState>(shape_.state_bytes);
+  if (from != nullptr)
+    std::memcpy(state->host(), static_cast<const HostState*>(from)->values(), shape_.state_bytes);
+  else
+    std::memset(state->host(), 0, shape_.state_bytes);
+  return state;
+}
 
 RecurrentStates::RecurrentStates(RecurrentStates&& other) noexcept
     : pool_(other.pool_), now_(std::exchange(other.now_, {})), kept_(std::exchange(other.kept_, {})) {}
@@ -40,20 +64,16 @@ RecurrentStates RecurrentStates::fork() const {
 
 void RecurrentStates::make_writable() {
   if (blocks_needed() == 0) return;
-  State own{.values = std::make_shared<Buffer>(pool_->shape().state_bytes), .blocks = {}, .length = now_.length};
+  State own{.values = pool_->make_state(now_.values.get()), .blocks = {}, .length = now_.length};
   for (std::int64_t i = 0; i < pool_->shape().state_blocks(); ++i) own.blocks.push_back(pool_->allocate());
-  if (now_.values)
-    std::memcpy(own.values->data(), now_.values->data(), pool_->shape().state_bytes);
-  else
-    std::memset(own.values->data(), 0, pool_->shape().state_bytes);
   release(now_);
   now_ = std::move(own);
 }
 
-std::byte* RecurrentStates::begin_write() {
+StateValues& RecurrentStates::begin_write() {
   MNEME_CHECK(now_.values && !is_shared(), "a state of {} tokens that is not writable", now_.length);
   now_.length = -1;
-  return now_.values->data();
+  return *now_.values;
 }
 
 std::int32_t RecurrentStates::longest(std::int32_t length) const {

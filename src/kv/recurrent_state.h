@@ -1,7 +1,7 @@
 // States of one sequence in layers that have a state of one size in place of keys and values: the one that grows with
 // the sequence, and copies of it at lengths that the sequence can be cut back to.
 //
-// A state is memory of its own, of KvShape::state_bytes. It holds as many blocks of the pool, which nothing is written to:
+// A state is memory of its own, of KvShape::state_bytes, where PagePool::make_state() puts it. It holds as many blocks of the pool, which nothing is written to:
 // whoever counts blocks counts states. Forks and copies share a state; who writes to it has a copy first.
 #pragma once
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "src/kv/page_pool.h"
-#include "src/tensor/buffer.h"
 
 namespace mneme {
 
@@ -33,8 +32,12 @@ class RecurrentStates {
   // Requires  so many are free. A state that was never written is zeros.
   void make_writable();
   // The state, which is of no length until end_write(). Requires  make_writable() since the last fork() or keep().
-  std::byte* begin_write();
+  StateValues& begin_write();
   void end_write(std::int32_t length) { now_.length = length; }
+  // Takes the state for that of so many tokens, whatever it is: of benchmarks, whose keys are random too.
+  void assume(std::int32_t length) {
+    if (now_.values) begin_write(), end_write(length);
+  }
 
   // Tokens whose state this is; -1: a step that wrote to it failed.
   std::int32_t length() const { return now_.length; }
@@ -57,7 +60,7 @@ class RecurrentStates {
 
  private:
   struct State {
-    std::shared_ptr<Buffer> values;  // null: zeros, of no tokens
+    std::shared_ptr<StateValues> values;  // null: zeros, of no tokens
     std::vector<BlockId> blocks;
     std::int32_t length = 0;
   };

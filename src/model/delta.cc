@@ -19,7 +19,7 @@ std::vector<GatedDeltaRows> rows_of(const LayerPass& p, const DeltaPlan& plan, c
   std::int64_t first = 0;
   for (const SequenceRows& s : p.sequences) {
     if (s.n_rows == 0) continue;
-    float* state = reinterpret_cast<float*>(s.cache->states().begin_write()) + plan.state_layer * each;
+    float* state = reinterpret_cast<float*>(s.cache->states().begin_write().host()) + plan.state_layer * each;
     all.push_back({.n = s.n_rows,
                    .position = s.cache->length() - s.n_rows,
                    .x = p.q.row_as<float>(first),

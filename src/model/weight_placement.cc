@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/model/shapes.h"
 #include "src/ops/gemm/device/device_matrix.h"
 
 namespace mneme {
@@ -45,7 +46,9 @@ std::vector<LayerWeightBytes> layer_weight_bytes(const Model& model) {
   std::vector<LayerWeightBytes> all;
   for (const LayerWeights& w : model.layers()) {
     LayerWeightBytes& bytes = all.emplace_back();
-    bytes.others = device_bytes({&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down});
+    bytes.others =
+        device_bytes({&w.q, &w.k, &w.v, &w.o, &w.q_gate, &w.gate, &w.up, &w.down, &w.shared.gate, &w.shared.up,
+                      &w.shared.down, &w.delta.qkv, &w.delta.z, &w.delta.beta, &w.delta.alpha, &w.delta.out});
     for (const ExpertWeights& e : w.experts) bytes.experts += device_bytes({&e.gate, &e.up, &e.down});
   }
   return all;
@@ -60,10 +63,15 @@ std::int64_t activation_estimate(const ModelConfig& c, std::int64_t rows, std::i
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   // f32: the residual and its norm; q, k, v and what was attended; gate, up and their product.
   const std::int64_t feed_forward = c.experts.n > 0 ? c.experts.n + 2 * c.hidden + 3 * c.experts.ffn : 3 * c.ffn;
-  const std::int64_t row = 2 * c.hidden + 2 * q + 2 * kv + feed_forward;
+  // Linear attention: its projections, the convolution, the output, and T and P of each head's chunk of 64.
+  const DeltaConfig& d = c.delta;
+  const std::int64_t delta = c.n_state_layers() == 0 ? 0 : 2 * d.channels() + 4 * d.value_width() + 132 * d.n_v_heads;
+  const std::int64_t row =
+      2 * c.hidden + (c.output_gate ? 3 : 2) * q + 2 * kv + feed_forward + delta + 3 * c.experts.shared;
   // Beside it the log-sum-exp of every head, positions and caches of the rows, and the lists of runs of a short prompt.
   const std::int64_t lists = rows * (4 * c.n_heads + 16) + 4096;
-  return 4 * (rows * row + sequences * (c.vocab + c.hidden)) + lists;
+  const std::int64_t states = static_cast<std::int64_t>(kv_shape_of(c, DType::kBF16).state_bytes) * (sequences + 2);
+  return 4 * (rows * row + sequences * (c.vocab + c.hidden)) + lists + states;
 }
 
 }  // namespace mneme

@@ -185,6 +185,7 @@ class LateBlocks final : public BlockMemory {
     for (const auto& copy : late_) copy();
     late_.clear();
   }
+  std::shared_ptr<StateValues> make_state(std::size_t, const StateValues*) override { return nullptr; }
 
  private:
   std::vector<std::byte> bytes_;

@@ -25,7 +25,7 @@ struct Checked {
 
   void append(std::int32_t n, Rng& rng) {
     cache.extend(n);
-    int& sum = *reinterpret_cast<int*>(cache.states().begin_write());
+    int& sum = *reinterpret_cast<int*>(cache.states().begin_write().host());
     for (std::int32_t i = 0; i < n; ++i) sum += tokens.emplace_back(static_cast<int>(rng.below(100)));
     cache.states().end_write(cache.length());
   }
@@ -39,7 +39,7 @@ struct Checked {
     copy.extend(1);
     int sum = 0;
     for (const int t : tokens) sum += t;
-    EXPECT_EQ(*reinterpret_cast<int*>(copy.states().begin_write()), sum);
+    EXPECT_EQ(*reinterpret_cast<int*>(copy.states().begin_write().host()), sum);
   }
 };
 

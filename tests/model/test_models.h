@@ -69,13 +69,6 @@ inline std::vector<Architecture> all_architectures() {
   return all;
 }
 
-// Those that devices run.
-inline std::vector<Architecture> device_architectures() {
-  std::vector<Architecture> all = all_architectures();
-  std::erase_if(all, [](Architecture a) { return family_of(a).delta; });
-  return all;
-}
-
 // A checkpoint without a file: zeros in every weight of `config`, ready to be damaged.
 class MemoryCheckpoint : public Checkpoint {
  public:

@@ -320,6 +320,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   BenchSequences s = b.make_sequences(c);
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
+    s.caches[i].states().assume(c.depth);
     if (c.plan != nullptr && c.plan->drops() && !c.plan->norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
     s.rows[i].phase = SequencePhase::kDecode;
   }
@@ -385,6 +386,7 @@ DeviceBench::GatherResult CudaBench::gather(const GatherCase& c) {
 
   BenchSequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
   s.caches[0].extend(2048);
+  s.caches[0].states().assume(2048);
   s.rows[0].phase = SequencePhase::kDecode;
   const auto steps = [&](int count) {
     std::vector<double> seconds;

@@ -60,6 +60,7 @@ void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, 
   const std::vector<std::uint16_t> words =
       is_eight_bit(shape.dtype) ? std::vector<std::uint16_t>() : normal_words(shape.dtype);
   cache.extend(length - cache.length());
+  cache.states().assume(length);
   const std::int64_t heads = shape.blocks_per_page(), pages = cache.n_pages();
   pool.parallel_for(heads * pages, 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t item = begin; item < end; ++item) {

@@ -35,13 +35,14 @@ struct StepArrays {
   std::int32_t *tokens, *positions, *slots, *lengths, *seq_slots, *reset, *attended;
   // For methods with two-part attention: remapped positions of the queries, and CudaRetrieval::TwoParts.
   std::int32_t *remote_positions, *local_from, *local_to, *remote_to, *local_from_dense, *remote_to_dense;
-  std::int32_t* tickets;  // see SlotRows
+  std::int32_t* tickets;      // see SlotRows
+  std::int32_t* state_slots;  // CudaStates::slot_of()
   std::int32_t* wanted_rows;
-  static constexpr std::int32_t kArrays = 15, kGraphArrays = 14;  // all rows of a graph are wanted
+  static constexpr std::int32_t kArrays = 16, kGraphArrays = 15;  // all rows of a graph are wanted
   static StepArrays at(std::int32_t* base, std::int32_t capacity) {
     const auto array = [&](std::int32_t i) { return base + std::int64_t{i} * capacity; };
-    return {array(0), array(1), array(2),  array(3),  array(4),  array(5),  array(6), array(7),
-            array(8), array(9), array(10), array(11), array(12), array(13), array(14)};
+    return {array(0), array(1), array(2),  array(3),  array(4),  array(5),  array(6),  array(7),
+            array(8), array(9), array(10), array(11), array(12), array(13), array(14), array(15)};
   }
 };
 

@@ -12,6 +12,7 @@
 #include "src/base/progress.h"
 #include "src/cuda/memory.h"
 #include "src/kv/page_pool.h"
+#include "src/model/cuda/delta/states.h"
 
 namespace mneme {
 
@@ -77,6 +78,11 @@ class CudaBlocks final : public BlockMemory {
     }
   }
   void wait() override { stream_.synchronize(); }
+  // Of states that set_states() has given the memory of.
+  std::shared_ptr<StateValues> make_state(std::size_t, const StateValues* from) override {
+    return CudaStates::make(states_, from);
+  }
+  void set_states(std::shared_ptr<CudaStates> states) { states_ = std::move(states); }
 
  private:
   static constexpr std::size_t kListed = 8192;
@@ -97,6 +103,7 @@ class CudaBlocks final : public BlockMemory {
   std::size_t next_list_ = 0;
   std::size_t bytes_;
   const Stream& stream_;
+  std::shared_ptr<CudaStates> states_;
 };
 
 }  // namespace mneme

@@ -14,11 +14,14 @@
 #include "src/cuda/trace_range.h"
 #include "src/formats/model_plan.h"
 #include "src/model/cuda/attention.h"
+#include "src/model/cuda/delta/delta.h"
 #include "src/model/cuda/experts.h"
 #include "src/model/cuda/step/graphs.h"
 #include "src/model/cuda/step/head.h"
 #include "src/model/ranks/rank_forward.h"
+#include "src/ops/experts/shared_expert_cuda.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
+#include "src/ops/norm_rope/output_gate_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -78,6 +81,7 @@ struct CudaForward::Impl {
   CudaGemms gemms;
   ForwardRanks ranks;
   std::optional<CudaExperts> experts;  // of a mixture
+  std::optional<CudaDelta> delta;      // of layers with linear attention
   CudaHead head;
   StepGraphs graphs;
   DeviceBuffer arena;
@@ -125,12 +129,16 @@ struct CudaForward::Impl {
   void few(const AttentionPlan& block, const SkinnyPass& p);
   void few(const MlpPlan&, const SkinnyPass& p);
   void few(const ExpertsPlan&, const SkinnyPass& p);
-  void few(const DeltaPlan&, const SkinnyPass&) { refuse_delta(); }
+  void few(const DeltaPlan& block, const SkinnyPass& p);
+  // The attended rows, by the sigmoid of the layer's output_gate.
+  void gate_output(const AttentionPlan& block, std::int32_t n, const CudaContext& context);
   void launch_many(std::int32_t n, const StepArrays& rows, bool decode_only);
   void layer_many(std::int32_t layer, std::int32_t n, const StepArrays& rows, const CudaContext& context);
   void many(const AttentionPlan& block, const WidePass& p);
   void many(const MlpPlan& mlp, const WidePass& p);
-  void many(const ExpertsPlan&, const WidePass& p);
+  void many(const ExpertsPlan& block, const WidePass& p);
+  void many(const DeltaPlan& block, const WidePass& p);
+  void add_shared_expert(const ExpertsPlan& block, const WidePass& p);
   struct ExpertsPass {
     const CudaLayerWeights& w;
     std::int32_t n;
@@ -139,8 +147,6 @@ struct CudaForward::Impl {
   // buffers: without the rows of the residual stream
   void run_experts(const ExpertsPass& p, CudaExperts::Buffers buffers);
   void expect_invariant(const ForwardInput& input, bool of_prompt) const;
-  void many(const DeltaPlan&, const WidePass&) { refuse_delta(); }
-  [[noreturn]] static void refuse_delta() { MNEME_CHECK(false, "linear attention on a device: the engine refuses it"); }
   // normed = RMSNorm(residual), or the residual as it is.   norm: its weight, or null
   void input_many(const float* norm, std::int32_t n, const CudaContext& context);
   // residual += x w^T, of many rows and of all ranks that share heads; with norm_behind RMSNorm(x w^T).
@@ -158,7 +164,8 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
       config(m.config()),
       plan(model_plan_of(m.config())),
       ropes(ropes_with_identity(m)),
-      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all && config.gate == Gate::kSilu),
+      fused_norms(config.norms == NormOrder::kBefore && !config.qk_norm_all && config.gate == Gate::kSilu &&
+                  config.experts.shared == 0),
       options(o),
       launch{.stream = std::move(s)},
       weights(std::move(w)),
@@ -176,6 +183,11 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
     fail(ErrorKind::kUnsupported,
          "--device cuda: biases of q and k under a norm over all heads: expected a model without one of them, or "
          "--device cpu");
+  if (ranks.share_heads() && (config.output_gate || config.experts.shared > 0))
+    fail(ErrorKind::kUnsupported,
+         "--device cuda: ranks that share the heads of a model with {}: expected one GPU, or --pipeline-parallel-size",
+         config.output_gate ? "a gate on attention's output" : "an expert that all rows have");
+  if (config.n_state_layers() > 0) delta.emplace(m, capacity, std::max(o.max_sequences, 1), launch.stream);
   if (config.experts.n > 0)
     experts.emplace(config, plan.norm_eps, capacity, ranks.experts(), weights.reorders_experts(), launch.stream);
   allocate();
@@ -218,6 +230,7 @@ bool CudaForward::Impl::fill_rows(const ForwardInput& input, std::int32_t rows_i
   std::copy(wanted.begin(), wanted.end(), host.wanted_rows);
   const TraceRange range("rows, tables and methods");
   const bool uniform = attention.begin(input.sequences, host, launch.stream);
+  if (delta) delta->begin(input.sequences, host.state_slots);
   graphs.follow(attention.generation());
   return uniform;
 }
@@ -277,13 +290,32 @@ void CudaForward::Impl::few(const AttentionPlan& block, const SkinnyPass& p) {
     gemms.few(a.normed, p.n, part, norm, {.y = a.qkv_f32 + first, .bias = bias, .stride = qkv_width()}, p.context);
     first += part.n_out;
   }
+  if (block.output_gate) gemms.few(a.normed, p.n, p.w.q_gate, norm, {.y = a.output_gate}, p.context);
   launch.lap(StepPhase::kGemm);
-  attend(p.layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context);
+  attend(block.kv_layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context);
+  gate_output(block, p.n, p.context);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   if (ranks.share_heads())
     ranks.add(a.attended, p.w.o, p.n, p.next_norm);
   else
     gemms.few_residual(a.attended, p.n, p.w.o, {a.residual, p.next_norm, a.normed, a.sums});
+}
+
+void CudaForward::Impl::gate_output(const AttentionPlan& block, std::int32_t n, const CudaContext& context) {
+  if (block.output_gate) sigmoid_gate_cuda(a.attended, a.output_gate, false, n * block.q_width(), a.attended, context);
+}
+
+void CudaForward::Impl::few(const DeltaPlan& block, const SkinnyPass& p) {
+  const DeferredNorm norm = norm_before(p.layer, p.n);
+  std::int64_t first = 0;
+  for (const DeviceMatrix& part : p.w.delta.in.parts) {
+    gemms.few(a.normed, p.n, part, norm, {.y = delta->in() + first, .stride = delta->width()}, p.context);
+    first += part.n_out;
+  }
+  launch.lap(StepPhase::kGemm);
+  delta->rows(block, p.w, p.n, p.rows.state_slots, p.context);
+  launch.lap(StepPhase::kAttention);
+  gemms.few_residual(delta->y(), p.n, p.w.delta.out, {a.residual, p.next_norm, a.normed, a.sums});
 }
 
 void CudaForward::Impl::few(const MlpPlan&, const SkinnyPass& p) {
@@ -379,11 +411,27 @@ void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
     norm_in_place_cuda(a.qkv, p.n, q, qkv_width(), p.w.q_norm, eps, p.context);
     norm_in_place_cuda(a.qkv + std::int64_t{q} * 2, p.n, kv, qkv_width(), p.w.k_norm, eps, p.context);
   }
+  if (block.output_gate) gemms.many(a.normed, p.n, p.w.q_gate, {.y = a.output_gate, .f32 = true});
   launch.lap(StepPhase::kGemm);
   const CudaAttention::Memory memory = attention_memory(p.layer, block, true);
-  attend(p.layer, p.n, p.rows, memory, p.context);
+  attend(block.kv_layer, p.n, p.rows, memory, p.context);
+  gate_output(block, p.n, p.context);
   if (p.w.o_bias != nullptr) add_bias_cuda(a.residual, p.w.o_bias, p.n, hidden(), p.context);
   add_many(a.attended, p.w.o, p.n, p.w.attn_out_norm);
+}
+
+void CudaForward::Impl::many(const DeltaPlan& block, const WidePass& p) {
+  input_many(p.w.attn_norm, p.n, p.context);
+  std::int64_t first = 0;
+  for (const DeviceMatrix& part : p.w.delta.in.parts) {
+    gemms.many(a.normed, p.n, part, {.y = delta->in() + first, .f32 = true, .stride = delta->width()});
+    first += part.n_out;
+  }
+  launch.lap(StepPhase::kGemm);
+  alike ? delta->rows(block, p.w, p.n, p.rows.state_slots, p.context)
+                : delta->spans(block, p.w, p.rows.state_slots, p.context);
+  launch.lap(StepPhase::kAttention);
+  add_many(delta->y(), p.w.delta.out, p.n, p.w.attn_out_norm);
 }
 
 void CudaForward::Impl::many(const MlpPlan& mlp, const WidePass& p) {
@@ -394,9 +442,18 @@ void CudaForward::Impl::many(const MlpPlan& mlp, const WidePass& p) {
   add_many(a.ffn_hidden, p.w.down, p.n, p.w.ffn_out_norm);
 }
 
-void CudaForward::Impl::many(const ExpertsPlan&, const WidePass& p) {
+void CudaForward::Impl::many(const ExpertsPlan& block, const WidePass& p) {
   if (ranks.share_heads()) return ranks.add_experts(*experts, p.w, p.n);
   run_experts({p.w, p.n, p.context}, {});
+  if (block.shared > 0) add_shared_expert(block, p);
+}
+
+// Of the rows that the routed experts have read, which `normed` still has.
+void CudaForward::Impl::add_shared_expert(const ExpertsPlan& block, const WidePass& p) {
+  gemms.many(a.normed, p.n, p.w.shared_gate_up, {.y = a.gate_up});
+  swiglu_cuda(a.gate_up, p.n, static_cast<std::int32_t>(block.shared), a.ffn_hidden, p.context);
+  gemms.many(a.ffn_hidden, p.n, p.w.shared_down, {.y = a.block_out, .f32 = true});
+  add_shared_expert_cuda(a.residual, a.normed, p.w.shared_gate, a.block_out, p.n, hidden(), p.context);
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const StepArrays& rows, bool decode_only) {
@@ -424,7 +481,7 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
   for (std::int32_t i = n; i < n_padded; ++i)
     for (std::int32_t array = 0; array < StepArrays::kGraphArrays; ++array)
       rows_at.host.as<std::int32_t>()[std::int64_t{array} * capacity + i] = 0;
-  for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.seq_slots[i] = -1;
+  for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.seq_slots[i] = from.state_slots[i] = -1;
   const std::size_t bytes = static_cast<std::size_t>(n_padded) * sizeof(std::int32_t);
   for (std::int32_t i = 0; i < StepArrays::kGraphArrays; ++i)
     copy_bytes(rows_at.of_graph + std::int64_t{i} * kGraphRows,
@@ -477,6 +534,7 @@ std::unique_ptr<PagePool> CudaForward::make_pool(const KvShape& shape, std::int6
   auto blocks = impl_->options.store == KvStore::kHost ? CudaBlocks::on_host(bytes, impl_->launch.stream, progress)
                                                        : CudaBlocks::on_device(bytes, impl_->launch.stream);
   impl_->blocks = blocks.get();
+  if (impl_->delta) blocks->set_states(impl_->delta->states());
   impl_->attention.prepare(shape, *blocks);
   return std::make_unique<PagePool>(shape, n_blocks, std::move(blocks));
 }
@@ -552,7 +610,12 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
 
 ConstTensorView CudaForward::Impl::step_of_rank(const ForwardInput& input,
                                                 const std::optional<std::span<const SamplingRule>>& rules) {
-  if (options.ranks == nullptr) return step(input, rules);
+  if (options.ranks == nullptr) {
+    const ConstTensorView out = step(input, rules);
+    if (delta) CudaDelta::end(input.sequences);
+    return out;
+  }
+  MNEME_CHECK(!delta, "linear attention of several ranks");
   expect_agreement(options.ranks->ranks(), "step", step_hash(input));
   options.ranks->begin_step();
   const ConstTensorView out = step(input, rules);
@@ -583,7 +646,8 @@ PhaseClock::Seconds CudaForward::phase_seconds() const {
   return impl_->launch.phases != nullptr ? impl_->launch.phases->seconds() : PhaseClock::Seconds{};
 }
 std::size_t CudaForward::activation_bytes() const {
-  return impl_->arena.size() + impl_->attention.bytes() + (impl_->experts ? impl_->experts->bytes() : 0);
+  return impl_->arena.size() + impl_->attention.bytes() + (impl_->experts ? impl_->experts->bytes() : 0) +
+         (impl_->delta ? impl_->delta->bytes() : 0);
 }
 std::byte* CudaForward::kv_data() const {
   return impl_->blocks->base();

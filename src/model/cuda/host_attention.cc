@@ -84,11 +84,12 @@ void CudaHostAttention::take_copies() {
   earlier.clear();  // before others take their blocks
   for (Taken* t : fresh) {
     const SequenceCache& cache = *t->rows.cache;
-    if (pool_ == nullptr || !(pool_->shape() == cache.shape())) {
+    KvShape shape = cache.shape();
+    shape.state_bytes = 0;  // the device has the states
+    if (pool_ == nullptr || !(pool_->shape() == shape)) {
       MNEME_CHECK(copies_.empty(), "sequences of two shapes in one step");
       const std::int64_t pages = options_.max_context / kPageTokens + 1;
-      pool_ =
-          std::make_unique<PagePool>(cache.shape(), options_.max_sequences * pages * cache.shape().blocks_per_page());
+      pool_ = std::make_unique<PagePool>(shape, options_.max_sequences * pages * shape.blocks_per_page());
     }
     copies_.push_back(std::make_unique<Copy>(Copy{.revision = cache.revision(), .cache = SequenceCache(*pool_)}));
     copies_.back()->cache.set_key_basis(cache.key_basis());
@@ -155,7 +156,7 @@ void CudaHostAttention::end() {
   }
   if (prompts.empty()) return;
   attention_.begin(prompts);
-  for (std::int32_t l = 0; l < count32(model_.config().n_layers); ++l) attention_.close_units(l);
+  for (std::int32_t l = 0; l < prompts.front().cache->shape().n_layers; ++l) attention_.close_units(l);
 }
 
 }  // namespace mneme

@@ -223,6 +223,31 @@ struct CudaWeightsMaker {
     }
     to.expert_gate_up_bias = vector(gate_up);
     to.expert_down_bias = vector(down);
+    if (w.shared.gate.n_out() == 0) return;
+    to.shared_gate_up = pair(w.shared.gate, w.shared.up);
+    to.shared_down = one(w.shared.down);
+    to.shared_gate = vector(std::span(w.shared_gate.view().row_as<float>(0), w.shared_gate.n_in()));
+  }
+
+  void add_attention(const LayerWeights& w, CudaLayerWeights& to) {
+    const WeightMatrix* const qkv[] = {&w.q, &w.k, &w.v};
+    to.qkv = fused(qkv);
+    to.o = one(w.o);
+    if (w.q_gate.n_out() > 0) to.q_gate = one(w.q_gate);
+    to.q_norm = vector(w.q_norm), to.k_norm = vector(w.k_norm);
+    to.qkv_bias = stacked(w.q_bias, w.k_bias, w.v_bias);
+    to.o_bias = vector(w.o_bias);
+    to.sinks = vector(w.sinks);
+  }
+  void add_delta(const DeltaWeights& w, CudaDeltaWeights& to) {
+    const WeightMatrix* const in[] = {&w.qkv, &w.z, &w.beta, &w.alpha};
+    to.in = fused(in);
+    to.out = one(w.out);
+    to.conv = vector(w.conv), to.a = vector(w.a), to.dt = vector(w.dt), to.norm = vector(w.norm);
+  }
+  void add_norms(const LayerWeights& w, CudaLayerWeights& to) {
+    to.attn_norm = vector(w.attn_norm), to.ffn_norm = vector(w.ffn_norm);
+    to.attn_out_norm = vector(w.attn_out_norm), to.ffn_out_norm = vector(w.ffn_out_norm);
   }
 
   // Adds the matrices of a dense layer.
@@ -248,26 +273,12 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, std::opt
   const std::int64_t n_layers = model.config().n_layers;
   for (std::int64_t i = 0; i < n_layers; ++i) {
     const LayerWeights& w = model.layers()[static_cast<std::size_t>(i)];
-    const WeightMatrix* const qkv[] = {&w.q, &w.k, &w.v};
     maker.to_host = places.others_on_host(i);
-    out.layers_.push_back({.qkv = maker.fused(qkv),
-                           .o = maker.one(w.o),
-                           .gate_up = {},
-                           .down = {},
-                           .attn_norm = maker.vector(w.attn_norm),
-                           .ffn_norm = maker.vector(w.ffn_norm),
-                           .attn_out_norm = maker.vector(w.attn_out_norm),
-                           .ffn_out_norm = maker.vector(w.ffn_out_norm),
-                           .q_norm = maker.vector(w.q_norm),
-                           .k_norm = maker.vector(w.k_norm),
-                           .qkv_bias = maker.stacked(w.q_bias, w.k_bias, w.v_bias),
-                           .expert_gate_up = {},
-                           .expert_down = {},
-                           .router = nullptr,
-                           .o_bias = maker.vector(w.o_bias),
-                           .sinks = maker.vector(w.sinks)});
+    CudaLayerWeights& to = out.layers_.emplace_back();
+    model.config().has_state(i) ? maker.add_delta(w.delta, to.delta) : maker.add_attention(w, to);
+    maker.add_norms(w, to);
     if (!w.experts.empty()) maker.to_host = places.experts_on_host(i);
-    w.experts.empty() ? maker.add_feed_forward(w, out.layers_.back()) : maker.add_experts(w, out.layers_.back());
+    w.experts.empty() ? maker.add_feed_forward(w, to) : maker.add_experts(w, to);
     if (progress) progress("weights to the device, layers", i + 1, n_layers);
   }
   maker.to_host = false;
@@ -311,14 +322,17 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
       return matrix(of, n_experts * n_out, n_in);
     };
     maker.to_host = places.others_on_host(i);
+    const bool has_state = c.has_state(i);
     FusedMatrix qkv;
-    if (type == mix.most) {
+    if (has_state) {
+      // delta, below
+    } else if (type == mix.most) {
       qkv.parts = {matrix(type, q + 2 * kv, c.hidden)};
     } else {
       qkv.parts = {matrix(mix.most, q + kv, c.hidden), matrix(type, kv, c.hidden)};
     }
     out.layers_.push_back({.qkv = qkv,
-                           .o = matrix(mix.most, c.hidden, q),
+                           .o = has_state ? DeviceMatrix{} : matrix(mix.most, c.hidden, q),
                            .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
                            .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
                            .attn_norm = before ? maker.ones(c.hidden, 1) : nullptr,
@@ -336,6 +350,23 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
                            .expert_down_bias = experts.biases ? maker.ones(n_experts * c.hidden, 0) : nullptr,
                            .o_bias = c.o_bias ? maker.ones(c.hidden, 0) : nullptr,
                            .sinks = c.sinks ? maker.ones(c.n_heads, 0) : nullptr});
+    CudaLayerWeights& to = out.layers_.back();
+    maker.to_host = places.others_on_host(i);
+    const DeltaConfig& d = c.delta;
+    if (has_state) {
+      to.delta.in.parts = {matrix(mix.most, d.channels() + d.value_width() + 2 * d.n_v_heads, c.hidden)};
+      to.delta.out = matrix(mix.most, c.hidden, d.value_width());
+      to.delta.conv = maker.drawn(d.channels() * d.taps, seed++);
+      to.delta.a = maker.ones(d.n_v_heads, -1), to.delta.dt = maker.ones(d.n_v_heads, 0);
+      to.delta.norm = maker.ones(d.d_v, 1);
+    } else if (c.output_gate) {
+      to.q_gate = matrix(mix.most, q, c.hidden);
+    }
+    if (experts.shared > 0) {
+      to.shared_gate_up = matrix(mix.most, 2 * experts.shared, c.hidden);
+      to.shared_down = matrix(mix.most, c.hidden, experts.shared);
+      to.shared_gate = maker.drawn(c.hidden, seed++);
+    }
   }
   maker.to_host = false;
   out.tied_ = c.tied_embeddings && !head_rows;
@@ -355,8 +386,10 @@ std::int64_t FusedMatrix::n_out() const {
 void CudaWeights::for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const {
   for (const CudaLayerWeights& w : layers_) {
     for (const DeviceMatrix& part : w.qkv.parts) f(part);
-    for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down})
-      if (m->n_out > 0) f(*m);  // not those of mixtures
+    for (const DeviceMatrix& part : w.delta.in.parts) f(part);
+    for (const DeviceMatrix* m :
+         {&w.o, &w.gate_up, &w.down, &w.q_gate, &w.delta.out, &w.shared_gate_up, &w.shared_down})
+      if (m->n_out > 0) f(*m);  // not those that a layer lacks
   }
 }
 

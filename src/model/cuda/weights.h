@@ -25,8 +25,19 @@ struct FusedMatrix {
   std::int64_t n_out() const;
 };
 
+// Gated DeltaNet (src/ops/recurrent/gated_delta.h).
+struct CudaDeltaWeights {
+  FusedMatrix in;    // x, z, beta and alpha: [channels + n_v d_v + 2 n_v, hidden]
+  DeviceMatrix out;  // [hidden, n_v d_v]
+  const float *conv = nullptr, *a = nullptr, *dt = nullptr, *norm = nullptr;
+};
+
 struct CudaLayerWeights {
+  CudaDeltaWeights delta;  // of layers that have it in place of attention
   FusedMatrix qkv;
+  DeviceMatrix q_gate;                       // [heads * head_dim, hidden], of attention's output, or empty
+  DeviceMatrix shared_gate_up, shared_down;  // of the expert that all rows have, or empty
+  const float* shared_gate = nullptr;        // [hidden], or null
   DeviceMatrix o, gate_up, down;
   const float *attn_norm = nullptr, *ffn_norm = nullptr;          // [hidden]; null: the block reads x as it is
   const float *attn_out_norm = nullptr, *ffn_out_norm = nullptr;  // [hidden], of what a block adds, or null

@@ -51,7 +51,7 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
 // Weights of norms, biases and matrices that no constant can stand for: norms in another order, or over other values,
 // would be seen.
 TEST_F(CudaForwardTest, HasTheCpusLogitsWithWeightsOfAllKindsDrawn) {
-  for (const Architecture architecture : device_architectures())
+  for (const Architecture architecture : all_architectures())
     for (const DType kv : {DType::kBF16, DType::kInt8}) {
       if (kv == DType::kInt8 && !small_config(architecture).qk_norm) continue;  // norms are all that differs
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(kv));
@@ -493,7 +493,7 @@ TEST_F(CudaForwardTest, ReleasedPagesOfAWindowAreNotRead) {
 
 // What an architecture adds reaches the logits in both stores, and under methods whose budget holds all tokens.
 TEST_F(CudaForwardTest, ArchitecturesRunInBothStoresAndUnderMethods) {
-  for (const Architecture architecture : device_architectures()) {
+  for (const Architecture architecture : all_architectures()) {
     if (architecture < Architecture::kMistral3) continue;  // the test above has them
     const auto model = Model::random(cuda_config(architecture, 8, 2, 64), DType::kBF16, {}, 5, cpu);
     const std::vector<std::int32_t> tokens = random_tokens(330, model->config().vocab, 6);

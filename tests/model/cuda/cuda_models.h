@@ -25,6 +25,9 @@ inline ModelConfig cuda_config(Architecture architecture, std::int64_t heads, st
   c.vocab = 300;
   c.max_context = 2048;
   if (c.experts.n > 0) c.experts.ffn = 96;
+  if (c.experts.shared > 0) c.experts.shared = 64;
+  if (c.delta.n_k_heads > 0)
+    c.delta = {.n_k_heads = 2, .n_v_heads = 8, .d_k = 16, .d_v = 12, .taps = 4, .layers = {true, false, true}};
   if (!c.windowed.empty()) c.windowed = {true, false, true};
   if (!c.unrotated.empty()) c.unrotated = {false, true, false};
   if (c.rope.rotary_dim != 0) c.rope.rotary_dim = head_dim / 2;

@@ -11,7 +11,7 @@ void CudaActivations::reserve(ArenaLayout& arena, const ModelConfig& c, std::int
              hidden = static_cast<std::size_t>(c.hidden), heads = static_cast<std::size_t>(c.n_heads),
              head_dim = static_cast<std::size_t>(c.head_dim), q_width = heads * head_dim,
              qkv_width = q_width + 2 * static_cast<std::size_t>(c.n_kv_heads) * head_dim,
-             ffn = c.experts.n > 0 ? 0 : static_cast<std::size_t>(c.ffn);
+             ffn = static_cast<std::size_t>(c.experts.n > 0 ? c.experts.shared : c.ffn);
   arena.add(residual, rows * hidden * 4);
   arena.add(normed, rows * hidden * 2);
   arena.add(qkv, rows * qkv_width * 2);
@@ -19,12 +19,13 @@ void CudaActivations::reserve(ArenaLayout& arena, const ModelConfig& c, std::int
   arena.add(q, rows * q_width * 2);
   arena.add(remote_q, rows * q_width * 2);
   arena.add(attended, rows * q_width * 2);
+  arena.add(output_gate, c.output_gate ? rows * q_width * 4 : 0);
   arena.add(lse, c.sinks ? rows * heads * 4 : 0);
   arena.add(gate_up, rows * 2 * ffn * 2);
   arena.add(ffn_hidden, rows * ffn * 2);
   arena.add(sums_embed, kSkinnyRows * 4);
   arena.add(sums, (hidden / 16 + 1) * kSkinnyRows * 4);
-  arena.add(block_out, c.norms == NormOrder::kBefore ? 0 : rows * hidden * 4);
+  arena.add(block_out, c.norms == NormOrder::kBefore && c.experts.shared == 0 ? 0 : rows * hidden * 4);
   arena.add(angles, n_ropes * rows * head_dim * 4);
   arena.add(remote_angles, rows * head_dim * 4);
   arena.add(inv_freq, n_ropes * head_dim / 2 * 8);

@@ -33,11 +33,12 @@ struct CudaActivations {
   std::byte* qkv = nullptr;  // of many rows;
   float* qkv_f32 = nullptr;  // of few
   std::byte *q = nullptr, *remote_q = nullptr, *attended = nullptr;
+  float* output_gate = nullptr;                         // [rows, heads * D], where attention's output has one
   std::byte *gate_up = nullptr, *ffn_hidden = nullptr;  // [rows, 2 ffn], [rows, ffn]
-  float* block_out = nullptr;                           // [rows, hidden], where norms are behind blocks
-  float* angles = nullptr;                              // [ropes, rows, D / 2] of (cos, sin)
-  float* remote_angles = nullptr;                       // [rows, D / 2], of the first RoPE
-  float* lse = nullptr;                                 // [rows, heads], where a model has attention sinks
+  float* block_out = nullptr;      // [rows, hidden], where norms are behind blocks, or all rows have an expert
+  float* angles = nullptr;         // [ropes, rows, D / 2] of (cos, sin)
+  float* remote_angles = nullptr;  // [rows, D / 2], of the first RoPE
+  float* lse = nullptr;            // [rows, heads], where a model has attention sinks
   std::byte* attention_scratch = nullptr;
   double* inv_freq = nullptr;  // [ropes, D / 2]
 
