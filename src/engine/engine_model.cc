@@ -40,10 +40,11 @@ class ModelForward final : public ForwardPass {
 std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const EngineOptions& options) {
   check_device_options(options);
   if (options.deterministic && model->config().delta.n_k_heads > 0)
-    fail(ErrorKind::kOption,
-         "--deterministic with --device cuda: expected a model without linear attention, found {}; leave it out, or use "
-         "--device cpu",
-         architecture_name(model->config().architecture));
+    fail(
+        ErrorKind::kOption,
+        "--deterministic with --device cuda: expected a model without linear attention, found {}; leave it out, or use "
+        "--device cpu",
+        architecture_name(model->config().architecture));
   const ForwardBackend* backend = Backend<ForwardBackend>::find();
   if (!backend || device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
   return backend->make(std::move(model), options, nullptr, RankSplit::kHeads);

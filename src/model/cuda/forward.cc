@@ -429,7 +429,7 @@ void CudaForward::Impl::many(const DeltaPlan& block, const WidePass& p) {
   }
   launch.lap(StepPhase::kGemm);
   alike ? delta->rows(block, p.w, p.n, p.rows.state_slots, p.context)
-                : delta->spans(block, p.w, p.rows.state_slots, p.context);
+        : delta->spans(block, p.w, p.rows.state_slots, p.context);
   launch.lap(StepPhase::kAttention);
   add_many(delta->y(), p.w.delta.out, p.n, p.w.attn_out_norm);
 }
