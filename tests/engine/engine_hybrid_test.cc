@@ -131,6 +131,8 @@ TEST(EngineHybrid, CopiesGiveWayToTheirOwnSequence) {
     EXPECT_TRUE(engine->keep_state_at(id, 64));
     EXPECT_TRUE(engine->keep_state_at(id, 128));
     compute_all(*engine);
+    EXPECT_GT(engine->cache(id).states().n_blocks(), shape.state_blocks()) << "it has copies";
+    EXPECT_LT(engine->pool().n_free(), 6 * shape.blocks_per_page()) << "that are in the way";
     const auto before = sequence_of(*engine, id);
     engine->start(Origin::next_turn(id), kept_request(second, nullptr, 40));
     compute_all(*engine);
