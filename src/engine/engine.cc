@@ -148,7 +148,7 @@ std::vector<RequestEvent> Engine::step() {
   try {
     samples = impl_->compute(batch);
   } catch (...) {
-    batch.undo();
+    impl_->undo(batch);
     throw;
   }
   batch.commit();

@@ -124,6 +124,10 @@ class ForwardPass;
 class LowerTier;
 class RankLink;
 
+// Of models with states steps of a prompt end at multiples of it, so that kernels that read prompts in chunks find whole
+// ones.
+inline constexpr std::int32_t kStateRows = 64;
+
 class Engine {
  public:
   // Errors  kOption (values), kResource (no room for one sequence of the context asked for; the numbers are named).
@@ -156,6 +160,10 @@ class Engine {
   //
   // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as start().
   virtual std::int32_t take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
+  // Of models with states (kv/recurrent_state.h): a copy of the state of a prompt's first n tokens, in whole kStateRows,
+  // is kept when they are computed, where there is room. Returns false where they are already, or are no part of the
+  // prompt.
+  bool keep_state_at(RequestId id, std::int32_t n);
   // Ends a running or waiting request before the next step, which returns its event, and frees its sequence; frees
   // a kept one. Unknown ids are ignored.
   virtual void cancel(RequestId id);

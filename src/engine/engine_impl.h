@@ -61,7 +61,10 @@ struct Engine::Impl {
   std::vector<ScheduledTokens> plan();
   std::vector<ScheduledTokens> plan_with_room();
   bool fits(const std::vector<ScheduledTokens>& plan) const;
+  bool forget_copies();
   bool preempt();
+  void interrupt(Request& r);
+  void undo(const StepBatch& batch);
   void make_room();
   bool take_pages(const Request* except, FunctionRef<bool()> enough);
   void drop_last_page(Request& r);
@@ -70,7 +73,6 @@ struct Engine::Impl {
   bool all_held() const;
   StepBatch gather(const std::vector<ScheduledTokens>& plan);
   void settle_others(const StepBatch& batch);
-  void keep_state(Request& r);
   void apply(const StepBatch& batch, std::vector<Sample> samples, double seconds);
   std::int32_t scored_rows() const;
   std::vector<RequestEvent> take_events();

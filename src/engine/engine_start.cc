@@ -167,6 +167,10 @@ bool Engine::Impl::can_take_prefix(RequestId id, RequestId from, std::int32_t n_
   return usable_prefix(parent, n_shared, plan, request.decode_from()) > before;
 }
 
+bool Engine::keep_state_at(RequestId id, std::int32_t n) {
+  return impl_->find_sequence(id).keep_state_at(n);
+}
+
 std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_shared) {
   Request& request = impl_->find_sequence(id);
   const std::int32_t before = request.cache.length();

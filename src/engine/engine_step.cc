@@ -47,7 +47,7 @@ std::vector<ScheduledTokens> Engine::Impl::plan_with_room() {
   if (bring_back(rows)) rows = plan();
   leave_parked_out(rows);
   while (forecasts() && !fits(rows)) {
-    if (!take_pages(nullptr, [&] { return fits(rows); }))
+    if (!take_pages(nullptr, [&] { return fits(rows); }) && !forget_copies())
       MNEME_CHECK(preempt(), "{} rows do not fit into {} free blocks of {}", rows.size(), pool->n_free(),
                   pool->n_blocks());
     rows = plan();
@@ -91,6 +91,13 @@ bool Engine::Impl::fits(const std::vector<ScheduledTokens>& plan) const {
   return agreed(needed <= pool->n_free());
 }
 
+// Copies of states save others' prompts; who runs needs none.
+bool Engine::Impl::forget_copies() {
+  bool any = false;
+  for (Request* r : active) any |= r->cache.states().forget_kept();
+  return any;
+}
+
 // The least urgent running request, the latest of equals, waits for room again; its pages go when they are wanted.
 // False: no other request runs, or none can be interrupted.
 bool Engine::Impl::preempt() {
@@ -102,15 +109,27 @@ bool Engine::Impl::preempt() {
     if (r->preemptible() && (victim == nullptr || r->priority <= victim->priority)) victim = r;
   }
   if (victim == nullptr || n_running == 1) return false;
-  victim->state = Request::State::kWaiting;
-  victim->held = false;
-  // Exact keys and values may be computed in chunks; those of a method come from steps that attended a part.
-  const bool in_chunks = victim->method == nullptr && !options.deterministic;
-  if (in_chunks && victim->length() > victim->prompt_end) victim->refill_end = victim->length();
-  victim->last_used = ++use_clock;
-  ++victim->stats.preemptions;
-  ++counts.preemptions;
+  interrupt(*victim);
   return true;
+}
+
+void Engine::Impl::interrupt(Request& r) {
+  r.state = Request::State::kWaiting;
+  r.held = false;
+  // Exact keys and values may be computed in chunks; those of a method come from steps that attended a part.
+  const bool in_chunks = r.method == nullptr && !options.deterministic;
+  if (in_chunks && r.length() > r.prompt_end) r.refill_end = r.length();
+  r.last_used = ++use_clock;
+  ++r.stats.preemptions;
+  ++counts.preemptions;
+}
+
+// Where a step fails, a sequence whose state it wrote loses more than the step's tokens, of pages that others may share:
+// what it needs to compute them again was promised to nobody, so it waits for room.
+void Engine::Impl::undo(const StepBatch& batch) {
+  batch.undo();
+  for (auto r = batch.requests.rbegin(); r != batch.requests.rend(); ++r)
+    if ((*r)->state == Request::State::kRunning && (*r)->cache.states().any() && !has_unpromised(0)) interrupt(**r);
 }
 
 // Sequences that do not run lose pages until there is enough, or nothing left to take. Returns whether any did.
@@ -132,7 +151,8 @@ bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
     took = true;
   };
   for (Request* r : holders) {
-    if (!enough() && !r->loses_all() && r->cache.length() % kPageTokens != 0) drop_page(*r);
+    const bool few_lost = !r->loses_all() && !r->cache.states().any();
+    if (!enough() && few_lost && r->cache.length() % kPageTokens != 0) drop_page(*r);
   }
   for (bool only_unshared : {true, false}) {
     for (Request* r : holders) {
@@ -166,6 +186,7 @@ void Engine::Impl::make_room() {
     if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;
   const auto has_room = [&] { return agreed(expected_blocks(*first) <= pool->n_free()); };
   take_pages(first, has_room);
+  if (!has_room()) forget_copies();
   MNEME_CHECK(has_room(), "request {} needs {} blocks, {} of {} are free", first->id.value, expected_blocks(*first),
               pool->n_free(), pool->n_blocks());
 }
@@ -235,18 +256,6 @@ void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
 
 }  // namespace
 
-// Copies of a state that later requests can go on from, where nobody was promised their room: at the end of a prompt, and
-// every kStateTokens of a long one.
-void Engine::Impl::keep_state(Request& r) {
-  constexpr std::int32_t kStateTokens = 8192;
-  RecurrentStates& states = r.cache.states();
-  if (!states.any() || r.cache.length() == 0 || r.cache.length() > r.decode_from()) return;
-  const bool prompt_ends = r.cache.length() == r.decode_from();
-  const std::int32_t behind = r.cache.length() - states.last_kept();
-  if (behind < (prompt_ends ? kPageTokens : kStateTokens)) return;
-  if (has_unpromised(pool->shape().state_blocks())) states.keep();
-}
-
 void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
   observe(batch, seconds, chunk);
@@ -280,7 +289,9 @@ void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, do
     if (event.finished) end(r, *event.finished);
     events.push_back(std::move(event));
   }
-  for (Request* const r : batch.requests) keep_state(*r);
+  // Copies of states that later requests can go on from, where nobody was promised their room.
+  for (Request* const r : batch.requests)
+    if (r->keeps_state() && has_unpromised(pool->shape().state_blocks())) r->cache.states().keep();
 }
 
 std::vector<RequestEvent> Engine::Impl::take_events() {

@@ -79,6 +79,10 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t memory =
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
+  if (shape.state_bytes > 0 && options.kv_spill.bytes > 0)
+    fail(ErrorKind::kUnsupported,
+         "kv_spill: this model's linear attention has states, which stay in memory whatever a file holds: leave the "
+         "option out");
   const std::int64_t spill = std::min(options.kv_spill.bytes, std::numeric_limits<std::int64_t>::max() - memory);
   const std::int64_t room = memory + spill;
   const std::int64_t blocks_in_room = std::min(room / page_bytes, kMaxBlocks);
@@ -105,7 +109,8 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
       options.kv_memory_bytes > 0
           ? blocks_in_room
           : blocks_of(shape, windows, plan.context) + options.max_sequences * (per_page + shape.state_blocks());
-  plan.n_blocks = std::min(blocks, kMaxBlocks) / per_page * per_page;
+  plan.n_blocks = std::min(blocks, kMaxBlocks);
+  if (shape.state_bytes == 0) plan.n_blocks = plan.n_blocks / per_page * per_page;  // else states take single blocks
   if (spill > 0 && plan.n_blocks > memory / page_bytes) plan.resident_bytes = memory;
   return plan;
 }

@@ -97,19 +97,59 @@ void Request::set_method(std::shared_ptr<const Plan> plan) {
   }
 }
 
+namespace {
+
+constexpr std::int32_t kStateTokens = 8192;  // from one copy of a long prompt's state to the next
+
+}  // namespace
+
+// Templates end prompts with a few tokens that the next turn may have others for: a header, the start of a thought.
+std::int32_t Request::last_state_of_prompt() const {
+  constexpr std::int32_t kEndOfTemplate = 8;
+  return std::max(0, decode_from() - kEndOfTemplate) / kStateRows * kStateRows;
+}
+
+bool Request::keep_state_at(std::int32_t n) {
+  const std::int32_t at = n / kStateRows * kStateRows;
+  if (!active() || at <= cache.length() || at >= decode_from()) return false;
+  keep_states_at.insert(at);
+  return true;
+}
+
+std::int32_t Request::next_state_kept() const {
+  if (!cache.states().any()) return 0;
+  const std::int32_t at = cache.length(), end = decode_from();
+  std::int32_t next = std::min(end, (at / kStateTokens + 1) * kStateTokens);
+  if (last_state_of_prompt() > at) next = std::min(next, last_state_of_prompt());
+  const auto marked = keep_states_at.upper_bound(at);
+  if (marked != keep_states_at.end()) next = std::min(next, *marked);
+  return next < end ? next : 0;
+}
+
+bool Request::keeps_state() const {
+  const std::int32_t at = cache.length();
+  if (!cache.states().any() || at == 0 || at > decode_from()) return false;
+  if (at == last_state_of_prompt() || at % kStateTokens == 0 || keep_states_at.contains(at)) return true;
+  // A method that reads in windows has its own steps.
+  return at == decode_from() && at - cache.states().last_kept() >= 2 * kStateRows;
+}
+
 RequestView Request::view(std::int32_t scored_rows, std::int64_t blocks_to_end) const {
   const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
-  const bool windows = method && method->plan().window;
-  const std::int32_t window = windows ? method->plan().window->rows : 1;
+  const bool windows = method && method->plan().window, states = cache.states().any();
+  const std::int32_t window = windows ? method->plan().window->rows : states ? kStateRows : 1;
+  const std::int32_t kept = windows ? 0 : next_state_kept();
+  std::int32_t most_rows = scores.score_prompt ? scored_rows : 0;
+  if (kept > 0) most_rows = most_rows == 0 ? kept - cache.length() : std::min(most_rows, kept - cache.length());
   return {.id = id,
           .phase = phase,
           .tokens_left = std::max(by_prefill, 1),
           .first_window = window - cache.length() % window,
           .window = window,
           .blocks_to_end = blocks_to_end,
-          .most_rows = scores.score_prompt ? scored_rows : 0,
+          .most_rows = most_rows,
           .priority = priority,
           .held = held,
           .group = group,
@@ -135,6 +175,7 @@ void Request::begin_turn(RequestInput input) {
   group = input.group;
   group_limit = input.group_limit;
   refill_end = 0;
+  keep_states_at.clear();
   begun = false;
   keep = input.keep_sequence;
   held = false;

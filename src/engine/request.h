@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -52,7 +53,8 @@ struct Request {
   std::int32_t refill_end = 0;
   bool begun = false;  // has had rows
   bool keep = false;
-  bool held = false;  // gets no rows until Engine::unhold()
+  bool held = false;                      // gets no rows until Engine::unhold()
+  std::set<std::int32_t> keep_states_at;  // of keep_state_at()
   RequestScores scores;
   std::unique_ptr<MethodState> method;  // null: full attention
   // What a preempted request had computed, the lost pages of which a lower tier has.
@@ -80,6 +82,13 @@ struct Request {
   std::int32_t decode_from() const { return std::max(prompt_end - tail, refill_end); }
   // Rows of the prompt, or of the answer, that have been reported are not computed twice.
   bool preemptible() const { return !scores.score_tail && !scores.score_prompt && !scores.on_logits; }
+  // Of sequences with states: the last length of the prompt at which the state is kept; the next one, 0: none, where a
+  // step ends; whether it is now.
+  std::int32_t last_state_of_prompt() const;
+  std::int32_t next_state_kept() const;
+  bool keeps_state() const;
+  // As Engine::keep_state_at().
+  bool keep_state_at(std::int32_t n);
   // The row of the last computed token is scored against the token that follows it.
   bool wants_score() const { return scores.score_tail && cache.length() > decode_from() && cache.length() < length(); }
   // The rows of a chunk that ends at cache.length() are wanted, all of them.

@@ -111,6 +111,13 @@ void RecurrentStates::keep() {
   kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(least));
 }
 
+bool RecurrentStates::forget_kept() {
+  const bool any_kept = !kept_.empty();
+  for (State& s : kept_) release(s);
+  kept_.clear();
+  return any_kept;
+}
+
 std::int64_t RecurrentStates::n_blocks() const {
   const bool kept_now = !kept_.empty() && kept_.back().values == now_.values;
   const std::int64_t states = std::ssize(kept_) + (now_.values && !kept_now ? 1 : 0);

@@ -49,6 +49,8 @@ class RecurrentStates {
   // Remembers the state as it is. Beyond kMaxKept the copy whose loss costs the fewest tokens is forgotten.
   void keep();
   static constexpr std::int32_t kMaxKept = 8;
+  // Forgets all copies. Returns whether there was one.
+  bool forget_kept();
   std::int32_t last_kept() const { return kept_.empty() ? 0 : kept_.back().length; }
 
   // Blocks held, those that others hold too included.

@@ -36,6 +36,16 @@ TEST(EngineRandom, LayersThatKeepAWindow) {
   }
 }
 
+// A state beside the pages: forks, cuts, failed steps and preemptions go on from one of the right length, or from none.
+TEST(EngineRandom, ModelsWithAState) {
+  for (std::uint64_t seed = 100; seed < 110; ++seed) {
+    EngineOptions o = options(seed % 2 == 0 ? 60 : 14, 6, seed % 3 == 0 ? 7 : 40);
+    if (seed % 4 == 3) o.kv_admission = KvAdmission::kForecast;
+    o.deterministic = seed % 5 == 0;
+    RandomLife(o, seed, nullptr, 0, true).run(900);
+  }
+}
+
 // The coldest pages lie in a file: two pages' memory for sequences of many.
 TEST(EngineRandom, PoolsLargerThanMemory) {
   const TempFolder folder(TempFolder::memory());

@@ -63,6 +63,31 @@ std::uint64_t hash_of(const SequenceCache& cache, std::int32_t length, std::int3
   return hash;
 }
 
+// Of all tokens up to one.
+struct HashState {
+  std::uint64_t hash = 0;
+  std::int64_t n_tokens = 0;
+
+  void take(std::int32_t token) { hash = mix(hash, static_cast<std::uint64_t>(token) + 1), ++n_tokens; }
+};
+
+// Takes the last rows of a sequence into its state; what it was after each of them.
+std::vector<std::uint64_t> take_rows(SequenceCache& cache, std::span<const std::int32_t> tokens) {
+  HashState state;
+  std::byte* at = cache.states().begin_write();
+  std::memcpy(&state, at, sizeof(state));
+  MNEME_CHECK(state.n_tokens == cache.length() - std::ssize(tokens), "a state of {} tokens before {} of {}",
+              state.n_tokens, tokens.size(), cache.length());
+  std::vector<std::uint64_t> all;
+  for (const std::int32_t token : tokens) {
+    state.take(token);
+    all.push_back(state.hash);
+  }
+  std::memcpy(at, &state, sizeof(state));
+  cache.states().end_write(cache.length());
+  return all;
+}
+
 void logits_of(std::uint64_t hash, std::span<float> out) {
   Rng rng(hash);
   for (float& v : out) v = static_cast<float>(rng.uniform() * 6 - 3);
@@ -80,6 +105,7 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
     log_->fail_in = -1;
     // As a real one would: some rows are written already.
     write(*input.sequences.front().cache, input.sequences.front().cache->length() - 1, 39);
+    if (log_->has_state) std::memset(input.sequences.front().cache->states().begin_write(), 7, kHashStateBytes);
     fail(ErrorKind::kResource, "the test asked for it");
   }
   if (log_->fail_in > 0) --log_->fail_in;
@@ -94,9 +120,14 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   MNEME_CHECK(at == input.tokens.size(), "{} of {} tokens have a sequence", at, input.tokens.size());
   logits_.resize(n_wanted * kHashVocab);
   std::span<float> out(logits_);
+  at = 0;
   for (const SequenceRows& s : input.sequences) {
+    std::vector<std::uint64_t> states;
+    if (log_->has_state) states = take_rows(*s.cache, input.tokens.subspan(at, static_cast<std::size_t>(s.n_rows)));
+    at += static_cast<std::size_t>(s.n_rows);
     for (std::int32_t i = rows_wanted(s); i > 0; --i) {
-      const std::uint64_t hash = hash_of(*s.cache, s.cache->length() - i + 1, log_->window);
+      std::uint64_t hash = hash_of(*s.cache, s.cache->length() - i + 1, log_->window);
+      if (log_->has_state) hash = mix(hash, states[states.size() - static_cast<std::size_t>(i)]);
       if (link_ != nullptr) expect_agreement(link_->ranks(), "pages", hash);
       logits_of(hash, out.first(kHashVocab));
       out = out.subspan(kHashVocab);
@@ -105,7 +136,7 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   return view_of(static_cast<const float*>(logits_.data()), {n_wanted, kHashVocab});
 }
 
-std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window) {
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window, bool has_state) {
   std::uint64_t hash = 1;
   const auto n = size32(tokens);
   for (std::int32_t p = 0; p < n; ++p) {
@@ -115,18 +146,22 @@ std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_
       }
     }
   }
+  HashState state;
+  for (const std::int32_t token : tokens) state.take(token);
+  if (has_state) hash = mix(hash, state.hash);
   std::vector<float> logits(kHashVocab);
   logits_of(hash, logits);
   return logits;
 }
 
-HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window) {
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window,
+                        bool has_state) {
   Sampler sampler(input.sampling);
   sampler.see_prompt(before);
   std::vector<std::int32_t> all(before.begin(), before.end());
   HashAnswer answer;
   while (size32(answer.tokens) < input.max_tokens) {
-    const std::int32_t token = sampler.next(hash_logits(all, window)).token;
+    const std::int32_t token = sampler.next(hash_logits(all, window, has_state)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
       answer.reason = StopReason::kEnd;
       break;
@@ -168,8 +203,9 @@ std::unique_ptr<Engine> make_engine(std::unique_ptr<HashModel> model, const Engi
 
 }  // namespace
 
-TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks, std::int32_t window)
-    : log(std::make_unique<HashModelLog>(HashModelLog{.steps = {}, .window = window})),
+TestEngine::TestEngine(const EngineOptions& options, int n_threads, Collective* ranks, std::int32_t window,
+                       bool has_state)
+    : log(std::make_unique<HashModelLog>(HashModelLog{.steps = {}, .window = window, .has_state = has_state})),
       link(ranks == nullptr ? nullptr : std::make_unique<RankLink>(*ranks)),
       engine(make_engine(std::make_unique<HashModel>(log.get(), link.get()), options, n_threads)) {}
 

@@ -20,12 +20,14 @@ inline constexpr std::int32_t kHashVocab = 40;
 inline constexpr std::int32_t kHashEnd = 0;  // comes as often as any other token
 inline constexpr std::int64_t kHashContext = 100000;
 inline constexpr std::int64_t kHashBlocksPerPage = 4;
+inline constexpr std::size_t kHashStateBytes = 2500;  // three blocks
 
 // What the model writes and sees; outlives the engine that owns the model.
 struct HashModelLog {
   std::vector<std::vector<std::int32_t>> steps;  // rows of every sequence, step by step
   int fail_in = -1;                              // steps until run() throws kResource; negative: never
   std::int32_t window = 0;                       // tokens that layer 1 sees; 0: all of them
+  bool has_state = false;                        // logits depend on a state of all tokens, too
 };
 
 class HashModel final : public ForwardPass {
@@ -34,7 +36,11 @@ class HashModel final : public ForwardPass {
   explicit HashModel(HashModelLog* log, RankLink* link = nullptr) : log_(log), link_(link) {}
 
   KvShape kv_shape(DType kv_dtype) const override {
-    return {.n_layers = 2, .n_kv_heads = 2, .head_dim = 8, .dtype = kv_dtype};
+    return {.n_layers = 2,
+            .n_kv_heads = 2,
+            .head_dim = 8,
+            .dtype = kv_dtype,
+            .state_bytes = log_->has_state ? kHashStateBytes : 0};
   }
   KvWindows kv_windows() const override { return {.tokens = log_->window, .layers = {false, true}}; }
   std::int64_t vocab() const override { return kHashVocab; }
@@ -49,7 +55,7 @@ class HashModel final : public ForwardPass {
 };
 
 // Logits after these tokens.
-std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window = 0);
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens, std::int32_t window = 0, bool has_state = false);
 
 struct HashAnswer {
   std::vector<std::int32_t> tokens;
@@ -58,7 +64,8 @@ struct HashAnswer {
 };
 
 // What a request must answer when `before` are the tokens of its sequence (its own prompt included).
-HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window = 0);
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input, std::int32_t window = 0,
+                        bool has_state = false);
 
 // Steps until nothing is left to do; the answer of every request, by id.
 struct Drained {
@@ -69,7 +76,7 @@ Drained drain(Engine& engine);
 
 struct TestEngine {
   explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1, Collective* ranks = nullptr,
-                      std::int32_t window = 0);
+                      std::int32_t window = 0, bool has_state = false);
   Engine* operator->() const { return engine.get(); }
   Engine& operator*() const { return *engine; }
 

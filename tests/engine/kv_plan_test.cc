@@ -53,6 +53,22 @@ TEST(KvPlan, OneSequenceAndAPageForEveryOtherByDefault) {
   EXPECT_EQ(plan_kv(kShape, with(33, 0), 8192, kPlenty).n_blocks, (2 + 3) * 4);
 }
 
+// 13,000 bytes of state are four blocks. Whatever the memory, the longest sequence that it is planned for fits.
+TEST(KvPlan, StatesTakeBlocksBesideThePages) {
+  KvShape shape = kShape;
+  shape.state_bytes = 13000;
+  EXPECT_EQ(blocks_of(shape, 0), 0);
+  EXPECT_EQ(blocks_of(shape, 1), 4 + 4);
+  EXPECT_EQ(plan_kv(shape, with(64, 0), 8192, kPlenty).n_blocks, 2 * 4 + 4 + 3 * (4 + 4));
+  for (const std::size_t bytes : {13000, 9000, 4096, 1})
+    for (std::int64_t blocks = 9; blocks < 30; ++blocks) {
+      shape.state_bytes = bytes;
+      const KvPlan p = plan_kv(shape, with(0, blocks * kPage / 4), 8192, 0);
+      EXPECT_LE(blocks_of(shape, p.context), p.n_blocks) << blocks << " blocks, states of " << bytes;
+      EXPECT_GT(blocks_of(shape, p.context + kPageTokens), blocks);
+    }
+}
+
 TEST(KvPlan, MemoryAskedForIsTakenInWholePages) {
   const KvPlan p = plan_kv(kShape, with(64, 10 * kPage - 1), 8192, 0);
   EXPECT_EQ(p.context, 64);

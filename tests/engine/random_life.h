@@ -18,9 +18,10 @@ namespace mneme {
 class RandomLife {
  public:
   // ranks: those that follow; a model that fails is theirs no more.
-  // window: tokens that one of the model's two layers sees; 0: all of them.
-  RandomLife(const EngineOptions& options, std::uint64_t seed, Collective* ranks = nullptr, std::int32_t window = 0)
-      : engine_(options, 1, ranks, window), rng_(seed), may_fail_(ranks == nullptr) {}
+  // window: tokens that one of the model's two layers sees; 0: all of them. has_state: the model has a state.
+  RandomLife(const EngineOptions& options, std::uint64_t seed, Collective* ranks = nullptr, std::int32_t window = 0,
+             bool has_state = false)
+      : engine_(options, 1, ranks, window, has_state), rng_(seed), may_fail_(ranks == nullptr) {}
 
   const HashModelLog& log() const { return *engine_.log; }
 
@@ -110,7 +111,9 @@ class RandomLife {
         const RequestId id = any();
         engine_->stop(id);
         turns_[id].stopped = true;
-      } else if (what == 6 && engine_.log->window > 0) {
+      } else if (what == 7 && engine_.log->has_state && rng_.below(2) == 0) {
+        engine_->keep_state_at(any(), static_cast<std::int32_t>(rng_.below(150)));
+      } else if (what == 6 && (engine_.log->window > 0 || engine_.log->has_state)) {
         const RequestInput input = random_input();
         const RequestId from = any();
         const auto all = joined(engine_->tokens(from), {});
@@ -145,7 +148,7 @@ class RandomLife {
   }
 
   void finished(RequestId id, Turn& turn, StopReason reason) {
-    const HashAnswer expected = answer_alone(turn.before, turn.input, engine_.log->window);
+    const HashAnswer expected = answer_alone(turn.before, turn.input, engine_.log->window, engine_.log->has_state);
     if (reason == StopReason::kEnd || reason == StopReason::kLength) {
       ASSERT_EQ((HashAnswer{turn.got, reason}), expected) << "request " << id.value;
       ++n_answers_;

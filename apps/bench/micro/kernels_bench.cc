@@ -15,6 +15,7 @@
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/norm_rope/pointwise.h"
 #include "src/ops/norm_rope/rope.h"
+#include "src/ops/recurrent/gated_delta.h"
 #include "src/tensor/buffer.h"
 
 #ifdef MNEME_HAVE_ONEDNN
@@ -149,6 +150,32 @@ void rope(benchmark::State& state, bool angles_once) {
   add_rates(state, 0, n * heads * head_dim * 8);
 }
 
+// Gated DeltaNet of Qwen3.5-27B: n rows in each of several layers, whose states are 3.1 MiB each.
+void gated_delta(benchmark::State& state) {
+  constexpr DeltaShape kShape{.n_k_heads = 16, .n_v_heads = 48, .d_k = 128, .d_v = 128, .taps = 4};
+  const std::int64_t n = state.range(0), layers = state.range(1);
+  const Tensor states(DType::kF32, {layers, kShape.input_floats() + kShape.state_floats()});
+  std::memset(states.view().data(), 0, states.bytes());
+  const Tensor x = random_tensor(DType::kF32, n, kShape.channels()), out(DType::kF32, {n, kShape.value_width()});
+  const Tensor conv = random_tensor(DType::kF32, kShape.channels(), kShape.taps);
+  const Tensor gates = random_tensor(DType::kF32, n, kShape.n_v_heads);
+  const std::vector<float> a(kShape.n_v_heads, -1.0f);
+  for (auto _ : state)
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      float* const inputs = states.view().row_as<float>(layer);
+      const GatedDeltaRows rows{.n = n,
+                                .x = x.as<float>(),
+                                .beta = gates.as<float>(),
+                                .alpha = gates.as<float>(),
+                                .out = out.as<float>(),
+                                .inputs = inputs,
+                                .state = inputs + kShape.input_floats()};
+      gated_delta_cpu(std::span(&rows, 1), {.conv = conv.as<float>(), .a = a.data(), .dt = a.data()}, kShape,
+                      {.pool = &pool()});
+    }
+  add_rates(state, n * layers * kShape.state_floats() * 7, 2 * layers * kShape.state_floats() * 4);
+}
+
 // The shipped model's shapes, and those of models of 1B and 8B.
 void many_rows(benchmark::internal::Benchmark* b) {
   for (const auto& [k, n] : {std::pair{512, 768}, {512, 2816}, {1408, 512}, {2048, 2048}, {4096, 4096}, {14336, 1024}})
@@ -183,6 +210,7 @@ BENCHMARK_CAPTURE(gemm_case, bf16_fixed, DType::kBF16, Rounding::kFixed)->Apply(
 
 BENCHMARK(rms_norm)->Args({1, 512})->Args({1024, 512})->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(swiglu)->Args({1, 1408})->Args({1024, 1408})->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(gated_delta)->Args({1, 48})->Args({256, 1})->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(rope, angles_once, true)
     ->Args({1, 8, 64})
     ->Args({1024, 8, 64})

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "src/base/check.h"
@@ -99,6 +100,38 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
     }
   }
   return std::nullopt;
+}
+
+PrefixCache::UsableMatch PrefixCache::find_usable(std::span<const TokenId> tokens, const std::string& salt,
+                                                  FunctionRef<std::int32_t(RequestId, std::int32_t n)> usable) {
+  const std::vector<std::uint64_t> chain = page_chain(tokens, salt);
+  UsableMatch best;
+  Entry* used = nullptr;
+  std::unordered_set<RequestId> seen;
+  for (std::size_t pages = chain.size(); pages > 0; --pages) {
+    const std::size_t n = pages * kPageTokens;
+    // Those that were not seen yet share less than a page more than n.
+    if (best.n_tokens >= count32(n + kPageTokens)) break;
+    const auto node = nodes_.find(chain[pages - 1]);
+    if (node == nodes_.end()) continue;
+    for (const RequestId id : node->second) {
+      Entry& entry = entries_.at(id);
+      const auto& theirs = entry.sequence.tokens;
+      if (entry.sequence.salt != salt || theirs.size() < n || !seen.insert(id).second) continue;
+      if (!std::equal(tokens.begin(), tokens.begin() + n, theirs.begin())) continue;
+      const auto end =
+          std::mismatch(tokens.begin() + n, tokens.end(), theirs.begin() + n, theirs.begin() + entry.sequence.n_shared);
+      best.n_shared = std::max(best.n_shared, count32(n));
+      const std::int32_t of_use = usable(id, count32(end.first - tokens.begin()));
+      const bool later = used != nullptr && of_use == best.n_tokens && entry.used > used->used;
+      if (of_use <= best.n_tokens && !later) continue;
+      best.id = id;
+      best.n_tokens = of_use;
+      used = &entry;
+    }
+  }
+  if (used != nullptr) used->used = ++clock_;
+  return best;
 }
 
 std::int32_t PrefixCache::common_tokens(RequestId a, RequestId b) const {

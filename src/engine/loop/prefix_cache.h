@@ -58,6 +58,15 @@ class PrefixCache {
   // The same among sequences that `may` accepts.
   std::optional<Match> find(std::span<const TokenId> tokens, const std::string& salt, FunctionRef<bool(RequestId)> may);
 
+  // Where a sequence is not of use for all that it shares: usable(id, n) of n tokens that it shares with `tokens`.
+  struct UsableMatch {
+    RequestId id;               // of the most use; invalid: none is of any
+    std::int32_t n_tokens = 0;  // that it is of use for
+    std::int32_t n_shared = 0;  // the most that any shares, in whole pages
+  };
+  UsableMatch find_usable(std::span<const TokenId> tokens, const std::string& salt,
+                          FunctionRef<std::int32_t(RequestId, std::int32_t n)> usable);
+
   // Tokens of whole pages that two sequences of one salt begin with alike; 0: one of them is not here.
   std::int32_t common_tokens(RequestId a, RequestId b) const;
 

@@ -90,12 +90,17 @@ PrefixWaits::Source PrefixWaits::best_source(RequestId id, const Prompt& prompt,
   Source best{.id = {}, .n_tokens = own};
   const auto offer = [&](RequestId from, std::int32_t n) {
     n = std::min(n, prompt.most);
-    if (n > best.n_tokens) best = {.id = from, .n_tokens = n};
+    if (n > best.n_tokens) best.id = from, best.n_tokens = n;
   };
-  if (const auto kept = keeper_.source_for(input.prompt, input.cache_salt, input.slot)) offer(kept->id, kept->n_tokens);
+  if (const auto kept = keeper_.source_for(input.prompt, input.cache_salt, input.slot)) {
+    best.n_shared = std::min(kept->n_shared, prompt.most);
+    offer(kept->id, kept->n_tokens);
+  }
   for (const RequestId other : readers_) {
-    const std::int32_t n = other == id ? 0 : computed(other) / kPageTokens * kPageTokens;
-    if (n > best.n_tokens) offer(other, std::min(n, tree_.common_tokens(id, other)));
+    std::int32_t n = other == id ? 0 : computed(other) / kPageTokens * kPageTokens;
+    if (n <= best.n_tokens) continue;
+    n = std::min(n, tree_.common_tokens(id, other));
+    offer(other, model_.engine->cache(other).longest_cut(n));
   }
   return best;
 }
@@ -103,8 +108,6 @@ PrefixWaits::Source PrefixWaits::best_source(RequestId id, const Prompt& prompt,
 // Who goes before it and computes most of its prompt beyond `own`.
 std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own,
                                                           bool runs) {
-  // Of a state there may be no copy where the two prompts part: it would wait for nothing.
-  if (model_.engine->pool().shape().state_bytes > 0) return std::nullopt;
   const GenerationInput& input = *prompt.input;
   const auto may_lead = [&](RequestId other) {
     const Rank& its = ranks_.at(other);
@@ -115,8 +118,13 @@ std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, cons
   };
   const auto match = tree_.find(input.prompt, input.cache_salt, may_lead);
   if (!match) return std::nullopt;
-  const Source leader{.id = match->id, .n_tokens = std::min(match->n_tokens, prompt.most)};
-  return leader.n_tokens > own ? std::optional(leader) : std::nullopt;
+  Source leader{.id = match->id, .n_tokens = std::min(match->n_tokens, prompt.most)};
+  const bool has_states = model_.engine->pool().shape().state_bytes > 0;
+  if (has_states) leader.n_tokens = leader.n_tokens / kStateRows * kStateRows;
+  if (leader.n_tokens <= own) return std::nullopt;
+  // One that is past the place has no state of it to share.
+  if (has_states && !model_.engine->keep_state_at(leader.id, leader.n_tokens)) return std::nullopt;
+  return leader;
 }
 
 // Returns the tokens that it took over, if it runs.
@@ -145,6 +153,8 @@ std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt, Room& room) 
   }
   if (!runs) room.blocks -= needed;
   engine.unhold(id);
+  // The next prompt that begins with what others share finds a state there.
+  if (source.n_shared > source.n_tokens) engine.keep_state_at(id, source.n_shared);
   if (shared <= 0) return 0;
   const std::int32_t has = engine.take_prefix(id, source.id, source.n_tokens);
   return runs ? has - own : 0;

@@ -18,10 +18,11 @@ std::int32_t whole_pages(std::int64_t n_tokens) {
 SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
     : model_(model), options_(options), slots_(options.n_slots) {
   if (model_.engine->pool().shape().state_bytes > 0 && (options_.disk || options_.host_bytes > 0))
-    fail(ErrorKind::kUnsupported,
-         "pages of keys and values on the disk or in host memory (--kv-disk, --kv-host-gib): this model's linear "
-         "attention "
-         "has states, which are not kept there, and cannot go on from pages alone. Leave the option out");
+    fail(
+        ErrorKind::kUnsupported,
+        "{}: this model's linear attention has states, which are not kept there, and cannot go on from keys and values "
+        "alone: leave the option out; prefixes stay in the memory of --kv-memory",
+        options_.disk ? "--kv-disk" : "--kv-host-gib");
   prefixes_.report_pages(options_.on_page);
   if (options_.prefix_cache && options_.disk) disk_.emplace(model_, *options_.disk);
   if (!options_.prefix_cache || options_.host_bytes == 0) return;
@@ -45,10 +46,17 @@ std::optional<SequenceKeeper::Source> SequenceKeeper::source_for(std::span<const
                                                                  std::optional<std::int32_t> slot_id) {
   if (prompt.empty()) return std::nullopt;
   const std::int64_t most = std::ssize(prompt) - 1;
+  const bool has_states = model_.engine->pool().shape().state_bytes > 0;
   Source best;
+  const auto usable = [&](RequestId id, std::int64_t n_shared) {
+    const SequenceCache& cache = model_.engine->cache(id);
+    const std::int64_t n = std::min({n_shared, most, std::int64_t{cache.length()}});
+    return has_states ? cache.longest_cut(count32(n)) : whole_pages(n);
+  };
   const auto offer = [&](RequestId id, std::int64_t n_shared) {
-    const std::int32_t n = whole_pages(std::min({n_shared, most, std::int64_t{model_.engine->cache(id).length()}}));
-    if (n > best.n_tokens) best = {.id = id, .n_tokens = n};
+    const std::int32_t n = usable(id, n_shared);
+    best.n_shared = std::max(best.n_shared, has_states ? whole_pages(std::min(n_shared, most)) : 0);
+    if (n > best.n_tokens) best.id = id, best.n_tokens = n;
   };
   if (slot_id) {
     const Slot& s = slot(*slot_id);
@@ -58,10 +66,14 @@ std::optional<SequenceKeeper::Source> SequenceKeeper::source_for(std::span<const
       offer(s.id, std::min<std::int64_t>(first_other - prompt.begin(), s.n_shared));
     }
   }
-  if (options_.prefix_cache) {
+  if (options_.prefix_cache && has_states) {
+    const auto match = prefixes_.find_usable(prompt, salt, usable);
+    best.n_shared = std::max(best.n_shared, whole_pages(std::min<std::int64_t>(match.n_shared, most)));
+    if (match.id.valid()) offer(match.id, match.n_tokens);
+  } else if (options_.prefix_cache) {
     if (const auto match = prefixes_.find(prompt, salt)) offer(match->id, match->n_tokens);
   }
-  if (best.n_tokens == 0) return std::nullopt;
+  if (best.n_tokens == 0 && best.n_shared == 0) return std::nullopt;
   return best;
 }
 

@@ -46,11 +46,14 @@ class SequenceKeeper {
   // Grows with every sequence that comes, changes or goes.
   std::uint64_t changes() const { return changes_; }
 
+  // Of sequences with states (kv/recurrent_state.h) the end of a state that was kept, elsewhere whole pages; at most all
+  // but the last token of the prompt.
   struct Source {
     RequestId id;
-    std::int32_t n_tokens = 0;  // at least one page, and at most all but the last token of the prompt
+    std::int32_t n_tokens = 0;
+    std::int32_t n_shared = 0;  // with states: whole pages that some sequence begins with alike
   };
-  // What a request with this prompt may begin from. Errors  kRequest: no such slot.
+  // What a request with this prompt may begin from; with states, n_tokens may be 0. Errors  kRequest: no such slot.
   std::optional<Source> source_for(std::span<const TokenId> prompt, const std::string& salt,
                                    std::optional<std::int32_t> slot);
 

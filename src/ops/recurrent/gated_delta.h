@@ -9,10 +9,9 @@
 //   beta, alpha [n, n_v_heads] f32;   out [n, n_v_heads d_v] f32
 //   inputs   [taps - 1, channels] f32, oldest first;   state [n_v_heads, d_k, d_v] f32: read, and as they are after the rows
 //
-// Chunks  kFast computes rows of a prompt together: chunks begin at positions divisible by kDeltaChunk, so that where a
-//         prompt is cut changes bits only within the chunk that is cut. kFixed goes row by row.
-// NaN     reaches its own and later rows of its sequence, and earlier ones of its chunk.
-// Source  Gated Delta Networks, arXiv 2412.06464; chunks in the WY form of arXiv 2406.06484
+// Order   row by row in f32: where a prompt is cut, and what is computed beside it, changes no bits.
+// NaN     reaches its own and later rows of its sequence's value head.
+// Source  Gated Delta Networks, arXiv 2412.06464
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,6 @@
 
 namespace mneme {
 
-inline constexpr std::int64_t kDeltaChunk = 32;
 inline constexpr std::int64_t kMaxDeltaHead = 256;  // d_k and d_v
 
 struct DeltaShape {

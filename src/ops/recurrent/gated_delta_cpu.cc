@@ -1,11 +1,11 @@
-// One thread computes a value head of a sequence, whose S stays in its caches. Both forms go along d_v, which is
+// One thread computes a value head of a sequence, row by row; S stays in its caches. It goes along d_v, which is
 // contiguous in S, so that no sum is across a vector's lanes.
+//
+// The form in chunks of 32 rows (WY) has as many products and took 1.4 times as long where S fits the second cache.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "src/base/check.h"
-#include "src/ops/recurrent/delta_chunk.h"
 #include "src/ops/recurrent/gated_delta.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,75 +22,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::CappedTag<float, 16>;
 
-// C = scale C + A B for `Rows` rows and one vector's columns.   A(i, k) = a[i row + k step]; B [n, columns], row-major
-template <int Rows, class D>
-HWY_INLINE void tile(D d, const float* a, std::int64_t row, std::int64_t step, std::int64_t n, const float* b,
-                     std::int64_t ldb, float scale, float* c, std::int64_t ldc) {
-  hn::Vec<D> sum[Rows];
-  for (int i = 0; i < Rows; ++i)
-    sum[i] = scale == 0.0f ? hn::Zero(d) : hn::Mul(hn::LoadU(d, c + i * ldc), hn::Set(d, scale));
-  for (std::int64_t k = 0; k < n; ++k) {
-    const auto v = hn::LoadU(d, b + k * ldb);
-    for (int i = 0; i < Rows; ++i) sum[i] = hn::MulAdd(hn::Set(d, a[i * row + k * step]), v, sum[i]);
-  }
-  for (int i = 0; i < Rows; ++i) hn::StoreU(sum[i], d, c + i * ldc);
-}
-
-// The same for two vectors' columns, which halves the loads of A.
-template <int Rows, class D>
-HWY_INLINE void wide_tile(D d, const float* a, std::int64_t row, std::int64_t step, std::int64_t n, const float* b,
-                          std::int64_t ldb, float scale, float* c, std::int64_t ldc) {
-  const std::int64_t lanes = hn::Lanes(d);
-  hn::Vec<D> left[Rows], right[Rows];
-  for (int i = 0; i < Rows; ++i) {
-    left[i] = scale == 0.0f ? hn::Zero(d) : hn::Mul(hn::LoadU(d, c + i * ldc), hn::Set(d, scale));
-    right[i] = scale == 0.0f ? hn::Zero(d) : hn::Mul(hn::LoadU(d, c + i * ldc + lanes), hn::Set(d, scale));
-  }
-  for (std::int64_t k = 0; k < n; ++k) {
-    const auto v = hn::LoadU(d, b + k * ldb), w = hn::LoadU(d, b + k * ldb + lanes);
-    for (int i = 0; i < Rows; ++i) {
-      const auto x = hn::Set(d, a[i * row + k * step]);
-      left[i] = hn::MulAdd(x, v, left[i]);
-      right[i] = hn::MulAdd(x, w, right[i]);
-    }
-  }
-  for (int i = 0; i < Rows; ++i) {
-    hn::StoreU(left[i], d, c + i * ldc);
-    hn::StoreU(right[i], d, c + i * ldc + lanes);
-  }
-}
-
-struct Product {
-  const float* a;
-  std::int64_t row, step;  // of A
-  std::int64_t n;          // columns of A, rows of B
-  const float* b;
-  std::int64_t ldb;
-  float scale;
-  float* c;
-  std::int64_t ldc;
+// What a row has for all columns of S.
+struct DeltaRow {
+  float q[kMaxDeltaHead], k[kMaxDeltaHead];  // [d_k]
+  float b = 0.0f, decay = 0.0f;
 };
-
-template <int Rows>
-HWY_INLINE void rows_of_product(const Product& p, std::int64_t i, std::int64_t columns) {
-  const F32 d;
-  const hn::CappedTag<float, 1> one;
-  const std::int64_t lanes = hn::Lanes(d);
-  const float* a = p.a + i * p.row;
-  float* c = p.c + i * p.ldc;
-  std::int64_t j = 0;
-  for (; j + 2 * lanes <= columns; j += 2 * lanes)
-    wide_tile<Rows>(d, a, p.row, p.step, p.n, p.b + j, p.ldb, p.scale, c + j, p.ldc);
-  for (; j + lanes <= columns; j += lanes) tile<Rows>(d, a, p.row, p.step, p.n, p.b + j, p.ldb, p.scale, c + j, p.ldc);
-  for (; j < columns; ++j) tile<Rows>(one, a, p.row, p.step, p.n, p.b + j, p.ldb, p.scale, c + j, p.ldc);
-}
-
-// C [rows, columns] = scale C + A B
-void multiply(const Product& p, std::int64_t rows, std::int64_t columns) {
-  std::int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) rows_of_product<4>(p, i, columns);
-  for (; i < rows; ++i) rows_of_product<1>(p, i, columns);
-}
 
 float sum_of_squares(const float* x, std::int64_t n) {
   const F32 d;
@@ -106,124 +42,64 @@ float sum_of_squares(const float* x, std::int64_t n) {
   return all;
 }
 
-// Row `row` of x becomes q, k, b and g of row i of the chunk.
 HWY_INLINE void load_row(const GatedDeltaRows& r, const DeltaParameters& p, const DeltaShape& s, std::int64_t head,
-                         std::int64_t row, std::int64_t i, DeltaChunk& c) {
+                         std::int64_t row, DeltaRow& to) {
   constexpr float kEps = 1e-6f;
-  // e^g is 0 in f32 from here on, whatever it multiplies; sums of more would lose the small ones.
-  constexpr double kLeast = -200.0;
   const float* q = r.x + row * s.channels() + s.key_head(head) * s.d_k;
   const float* k = q + s.key_width();
   const float q_scale = 1.0f / std::sqrt((sum_of_squares(q, s.d_k) + kEps) * static_cast<float>(s.d_k));
   const float k_scale = 1.0f / std::sqrt(sum_of_squares(k, s.d_k) + kEps);
   for (std::int64_t j = 0; j < s.d_k; ++j) {
-    c.q[i * s.d_k + j] = q[j] * q_scale;
-    c.k[i * s.d_k + j] = k[j] * k_scale;
+    to.q[j] = q[j] * q_scale;
+    to.k[j] = k[j] * k_scale;
   }
   const std::int64_t at = row * s.n_v_heads + head;
   const double x = double{r.alpha[at]} + double{p.dt[head]};
   const double softplus = x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
-  const double g = double{p.a[head]} * softplus;
-  c.g[static_cast<std::size_t>(i)] = g < kLeast ? kLeast : g;  // NaN stays
-  c.b[static_cast<std::size_t>(i)] = 1.0f / (1.0f + std::exp(-r.beta[at]));
+  to.decay = static_cast<float>(std::exp(double{p.a[head]} * softplus));
+  to.b = 1.0f / (1.0f + std::exp(-r.beta[at]));
 }
 
-// One row, of which q, k, b and g are row 0 of `c`: S is read twice and written once.
-HWY_INLINE void recur(const DeltaShape& s, const float* v, float* state, float* out, DeltaChunk& c) {
+// N vectors' columns of a row. Two are fastest (AMD Zen 4, heads of 128): with one, sums over d_k wait for each other; a
+// row of S takes 512 bytes, so that more columns of all rows fall into the same sets of the first cache.
+template <int N, class D>
+HWY_INLINE void recur_columns(D d, const DeltaShape& s, const DeltaRow& row, const float* v, float* state, float* out) {
+  const std::int64_t lanes = hn::Lanes(d);
+  const auto scale = hn::Set(d, row.decay), b = hn::Set(d, row.b);
+  hn::Vec<D> read[N], delta[N], sum[N];
+  for (int n = 0; n < N; ++n) read[n] = sum[n] = hn::Zero(d);
+  for (std::int64_t i = 0; i < s.d_k; ++i) {
+    const auto k = hn::Set(d, row.k[i]);
+    for (int n = 0; n < N; ++n) read[n] = hn::MulAdd(k, hn::LoadU(d, state + i * s.d_v + n * lanes), read[n]);
+  }
+  for (int n = 0; n < N; ++n) delta[n] = hn::Mul(b, hn::NegMulAdd(scale, read[n], hn::LoadU(d, v + n * lanes)));
+  for (std::int64_t i = 0; i < s.d_k; ++i) {
+    const auto k = hn::Set(d, row.k[i]), q = hn::Set(d, row.q[i]);
+    for (int n = 0; n < N; ++n) {
+      float* to = state + i * s.d_v + n * lanes;
+      const auto x = hn::MulAdd(k, delta[n], hn::Mul(scale, hn::LoadU(d, to)));
+      hn::StoreU(x, d, to);
+      sum[n] = hn::MulAdd(q, x, sum[n]);
+    }
+  }
+  for (int n = 0; n < N; ++n) hn::StoreU(sum[n], d, out + n * lanes);
+}
+
+// All rows of one value head.
+void DeltaHead(const GatedDeltaRows& r, const DeltaParameters& p, const DeltaShape& s, std::int64_t head) {
   const F32 d;
   const hn::CappedTag<float, 1> one;
-  const auto decay = static_cast<float>(std::exp(c.g[0]));
-  const float b = c.b[0];
-  const auto columns = [&](auto tag, std::int64_t j) HWY_ATTR {
-    auto read = hn::Zero(tag);
-    for (std::int64_t i = 0; i < s.d_k; ++i)
-      read = hn::MulAdd(hn::Set(tag, c.k[i]), hn::LoadU(tag, state + i * s.d_v + j), read);
-    const auto scale = hn::Set(tag, decay);
-    const auto delta = hn::Mul(hn::Set(tag, b), hn::NegMulAdd(scale, read, hn::LoadU(tag, v + j)));
-    auto sum = hn::Zero(tag);
-    for (std::int64_t i = 0; i < s.d_k; ++i) {
-      float* to = state + i * s.d_v + j;
-      const auto x = hn::MulAdd(hn::Set(tag, c.k[i]), delta, hn::Mul(scale, hn::LoadU(tag, to)));
-      hn::StoreU(x, tag, to);
-      sum = hn::MulAdd(hn::Set(tag, c.q[i]), x, sum);
-    }
-    hn::StoreU(sum, tag, out + j);
-  };
   const std::int64_t lanes = hn::Lanes(d);
-  std::int64_t j = 0;
-  for (; j + lanes <= s.d_v; j += lanes) columns(d, j);
-  for (; j < s.d_v; ++j) columns(one, j);
-}
-
-// decay[i, j] = e^{G_i - G_j} for j <= i, else 0: differences first, since e^{-G} overflows.
-HWY_INLINE void decays(std::int64_t m, DeltaChunk& c) {
-  const F32 d;
-  const std::int64_t lanes = hn::Lanes(d);
-  for (std::int64_t i = 0; i < m; ++i) {
-    float* row = c.decay + i * DeltaChunk::kRows;
-    for (std::int64_t j = 0; j < DeltaChunk::kRows; ++j)
-      row[j] = j <= i ? static_cast<float>(c.g[static_cast<std::size_t>(i)] - c.g[static_cast<std::size_t>(j)]) : 0.0f;
-    for (std::int64_t j = 0; j <= i; j += lanes) {
-      hn::StoreU(hn::Exp(d, hn::Max(hn::LoadU(d, row + j), hn::Set(d, -104.0f))), d, row + j);
-    }
-    for (std::int64_t j = i + 1; j < DeltaChunk::kRows; ++j) row[j] = 0.0f;
-  }
-}
-
-// m rows together. With G_i the sum of g up to row i, D_ij = e^{G_i - G_j} for j <= i:
-//   U = (I + A)^-1 b (V - e^G (K S)),  A_ij = b_i (k_i k_j) D_ij for j < i
-//   out = e^G (Q S) + ((Q K^T) D) U;   S = e^{G_m} S + (e^{G_m - G} K)^T U
-HWY_INLINE void compute_chunk(const DeltaShape& s, std::int64_t m, const float* v, std::int64_t v_stride, float* state,
-                              float* out, std::int64_t out_stride, DeltaChunk& c) {
-  constexpr std::int64_t kRows = DeltaChunk::kRows;
-  for (std::int64_t i = 1; i < m; ++i) c.g[static_cast<std::size_t>(i)] += c.g[static_cast<std::size_t>(i - 1)];
-  decays(m, c);
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < s.d_k; ++j) c.k_by_value[j * kRows + i] = c.k[i * s.d_k + j];
-  multiply({c.k, s.d_k, 1, s.d_k, c.k_by_value, kRows, 0.0f, c.a, kRows}, m, m);
-  multiply({c.q, s.d_k, 1, s.d_k, c.k_by_value, kRows, 0.0f, c.p, kRows}, m, m);
-  multiply({c.k, s.d_k, 1, s.d_k, state, s.d_v, 0.0f, c.u, s.d_v}, m, s.d_v);
-  multiply({c.q, s.d_k, 1, s.d_k, state, s.d_v, 0.0f, out, out_stride}, m, s.d_v);
-  for (std::int64_t i = 0; i < m; ++i) {
-    const auto from_start = static_cast<float>(std::exp(c.g[static_cast<std::size_t>(i)]));
-    const float b = c.b[static_cast<std::size_t>(i)];
-    float* u = c.u + i * s.d_v;
-    for (std::int64_t j = 0; j < s.d_v; ++j) u[j] = b * (v[i * v_stride + j] - from_start * u[j]);
-    for (std::int64_t j = 0; j < s.d_v; ++j) out[i * out_stride + j] *= from_start;
-    for (std::int64_t j = 0; j < i; ++j) c.a[i * kRows + j] *= -b * c.decay[i * kRows + j];
-    for (std::int64_t j = 0; j < m; ++j)
-      c.p[i * kRows + j] = j <= i ? c.p[i * kRows + j] * c.decay[i * kRows + j] : 0.0f;
-    if (i > 0) multiply({c.a + i * kRows, kRows, 1, i, c.u, s.d_v, 1.0f, u, s.d_v}, 1, s.d_v);
-  }
-  multiply({c.p, kRows, 1, m, c.u, s.d_v, 1.0f, out, out_stride}, m, s.d_v);
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < s.d_k; ++j)
-      c.decayed_k[i * s.d_k + j] = c.decay[(m - 1) * kRows + i] * c.k[i * s.d_k + j];
-  const auto whole = static_cast<float>(std::exp(c.g[static_cast<std::size_t>(m - 1)]));
-  multiply({c.decayed_k, 1, s.d_k, m, c.u, s.d_v, whole, state, s.d_v}, s.d_k, s.d_v);
-}
-
-// All rows of one value head; in_chunks: rows of a chunk together.
-void DeltaHead(const GatedDeltaRows& r, const DeltaParameters& p, const DeltaShape& s, std::int64_t head,
-               bool in_chunks, DeltaChunk& c) {
-  constexpr std::int64_t kFew = 8;  // rows that are faster one by one
-  float* state = r.state + head * s.d_k * s.d_v;
-  const std::int64_t first_v = 2 * s.key_width() + head * s.d_v;
-  for (std::int64_t row = 0; row < r.n;) {
-    const std::int64_t to_end = kDeltaChunk - (r.position + row) % kDeltaChunk;
-    const std::int64_t m = in_chunks ? std::min(r.n - row, to_end) : 1;
-    const float* v = r.x + row * s.channels() + first_v;
-    float* out = r.out + row * s.value_width() + head * s.d_v;
-    if (m >= kFew) {
-      for (std::int64_t i = 0; i < m; ++i) load_row(r, p, s, head, row + i, i, c);
-      compute_chunk(s, m, v, s.channels(), state, out, s.value_width(), c);
-    } else {
-      for (std::int64_t i = 0; i < m; ++i) {
-        load_row(r, p, s, head, row + i, 0, c);
-        recur(s, v + i * s.channels(), state, out + i * s.value_width(), c);
-      }
-    }
-    row += m;
+  float* const state = r.state + head * s.d_k * s.d_v;
+  DeltaRow row;
+  for (std::int64_t i = 0; i < r.n; ++i) {
+    load_row(r, p, s, head, i, row);
+    const float* v = r.x + i * s.channels() + 2 * s.key_width() + head * s.d_v;
+    float* out = r.out + i * s.value_width() + head * s.d_v;
+    std::int64_t j = 0;
+    for (; j + 2 * lanes <= s.d_v; j += 2 * lanes) recur_columns<2>(d, s, row, v + j, state + j, out + j);
+    for (; j + lanes <= s.d_v; j += lanes) recur_columns<1>(d, s, row, v + j, state + j, out + j);
+    for (; j < s.d_v; ++j) recur_columns<1>(one, s, row, v + j, state + j, out + j);
   }
 }
 
@@ -286,11 +162,9 @@ void gated_delta_cpu(std::span<const GatedDeltaRows> sequences, const DeltaParam
       (sequences[static_cast<std::size_t>(i / blocks)], p.conv, s, first, std::min(first + kChannels, s.channels()));
     }
   });
-  const bool in_chunks = context.rounding == Rounding::kFast;
   context.pool->parallel_for(n * s.n_v_heads, 1, [&](std::int64_t begin, std::int64_t end, int) {
-    thread_local std::vector<DeltaChunk> memory(1);
-    for (std::int64_t i = begin; i < end; ++i) HWY_DYNAMIC_DISPATCH(DeltaHead)
-    (sequences[static_cast<std::size_t>(i / s.n_v_heads)], p, s, i % s.n_v_heads, in_chunks, memory[0]);
+    for (std::int64_t i = begin; i < end; ++i)
+      HWY_DYNAMIC_DISPATCH(DeltaHead)(sequences[static_cast<std::size_t>(i / s.n_v_heads)], p, s, i % s.n_v_heads);
   });
 }
 

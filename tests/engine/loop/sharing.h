@@ -34,6 +34,12 @@ class Sharing {
     keeper_.emplace(model_, options);
     waits_.emplace(model_, *keeper_);
   }
+  // Another model's engine: log() and prefilled() are not there.
+  Sharing(const KeeperOptions& options, std::unique_ptr<Engine> engine) {
+    model_.engine = std::move(engine);
+    keeper_.emplace(model_, options);
+    waits_.emplace(model_, *keeper_);
+  }
   static EngineOptions options(std::int64_t pages, int max_batched_tokens, int max_sequences, KvAdmission admission) {
     EngineOptions o;
     o.max_sequences = max_sequences;

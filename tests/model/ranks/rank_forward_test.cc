@@ -20,6 +20,7 @@ namespace {
 
 using parallel_test::in_processes;
 using parallel_test::in_threads;
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -254,6 +255,16 @@ TEST(RankCheckpoint, ErrorsNameWhatCannotBeSharedOut) {
   quantised->quantise("ffn_down.weight", DType::kQ8_0);  // 96 columns: 3 blocks
   EXPECT_THAT(error_message(ErrorKind::kOption, [&] { rank_checkpoint(std::move(quantised), 0, 2); }),
               HasSubstr("in blocks of 32 cannot be shared out"));
+}
+
+TEST(RankCheckpoint, LayersWithAStateAreRefused) {
+  for (const Architecture a : {Architecture::kQwen35, Architecture::kQwen35Moe, Architecture::kQwen3Next}) {
+    const auto whole = [a] { return std::make_unique<MemoryCheckpoint>(small_config(a), DType::kF32); };
+    EXPECT_THAT(error_message(ErrorKind::kUnsupported, [&] { rank_checkpoint(whole(), 0, 2); }),
+                AllOf(HasSubstr("--tensor-parallel-size 2: "), HasSubstr("run the model in one process")));
+    EXPECT_THAT(error_message(ErrorKind::kUnsupported, [&] { stage_checkpoint(whole(), 0, 2); }),
+                AllOf(HasSubstr("--pipeline-parallel-size 2: "), HasSubstr("run the model in one process")));
+  }
 }
 
 // GPTQ with act-order: rows keep the order of the columns that they are stored in; columns of one rank would be in
