@@ -128,6 +128,18 @@ TEST_F(Messages, AreStreamedInTheOrderOfTheirBlocks) {
   EXPECT_EQ(std::count(thinking.begin(), thinking.end(), "signature_delta"), 1);
 }
 
+// Clients show it as soon as the answer begins.
+TEST_F(Messages, BeginWithTheTokensThatAreCached) {
+  std::string words;
+  for (int i = 0; i < 200; ++i) words += "word ";
+  const json asked = {{"messages", {{{"role", "user"}, {"content", words}}}}, {"stream", true}};
+  const auto usage = [&] { return named_events(answered("Yes.", asked).body).front().data["message"]["usage"]; };
+  const json cold = usage(), warm = usage();
+  EXPECT_EQ(cold["cache_read_input_tokens"], 0);
+  EXPECT_GT(warm["cache_read_input_tokens"], 64);
+  EXPECT_EQ(warm["cache_read_input_tokens"].get<int>() + warm["input_tokens"].get<int>(), cold["input_tokens"]);
+}
+
 TEST_F(Messages, AreStreamedAsTheyAreWhole) {
   for (const std::string answer :
        {kThoughtTextCalls, "Only text. ", "<think>Only a thought", "", "<tool_call>{\"name\": \"now\"}"}) {

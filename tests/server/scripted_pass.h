@@ -43,7 +43,8 @@ class ScriptedPass final : public ForwardPass {
       const std::int32_t wanted = s.all_logits ? s.n_rows : std::int32_t{s.want_logits};
       for (std::int32_t i = wanted; i > 0; --i, ++rows) {
         const std::int32_t length = s.cache->length() - i + 1;
-        if (script_.begin && length != script_.last + 1 && !script_.later.empty()) {
+        // Several rows are a prompt's end, whose length may be that of the answer before, and one more.
+        if (script_.begin && (s.n_rows > 1 || length != script_.last + 1) && !script_.later.empty()) {
           script_.tokens = std::move(script_.later.front());
           script_.later.pop_front();
           script_.begin.reset();

@@ -1,6 +1,7 @@
 #include "src/server/answer/answer_limits.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/server/api/api_error.h"
+#include "src/server/api/completion_json.h"
 #include "src/server/api/request_fields.h"
 #include "src/text/answer_grammar/answer_rules.h"
 #include "src/text/grammar/json_constraint.h"
@@ -80,6 +82,14 @@ AnswerProgram program_of(AnswerRules& rules, const Conversation& conversation) {
     rules.calls = Calls::kNone;
     return answer_program(rules);
   }
+}
+
+// All that a constraint without a document is made of.
+std::string key_of(const AnswerRules& rules, const Conversation& conversation, std::optional<std::int32_t> budget) {
+  return fmt::format("{}\n{} {} {} {}\n{}\n{}", fmt::ptr(rules.marks.get()), rules.in_thought,
+                     static_cast<int>(rules.calls), rules.parallel, budget.value_or(-1),
+                     fmt::join(conversation.choice.names, " "),
+                     rules.calls == Calls::kNone ? std::string() : json_text(conversation.tools));
 }
 
 // Json sorts members by name and rounds numbers to doubles: the schema is read again, as it was written. vLLM's clients
@@ -195,8 +205,12 @@ void constrain_answer(const JsonRef& body, const RequestContext& context, const 
                              : calls  ? Calls::kPossible
                                       : Calls::kNone,
                     .parallel = conversation.choice.parallel,
-                    .tools = calls ? call_rules(conversation, reading->tools) : std::vector<CallRule>(),
+                    .tools = {},
                     .document = request.document};
+  std::string key = request.document ? std::string() : key_of(rules, conversation, budget);
+  if (!key.empty()) input.constraint = context.constraints.find(key);
+  if (input.constraint != nullptr) return;
+  if (calls) rules.tools = call_rules(conversation, reading->tools);
   if (rules.tools.empty()) rules.calls = Calls::kNone;
   const auto trie = text.token_trie();
   const bool demands = required || rules.document || budget;
@@ -205,6 +219,7 @@ void constrain_answer(const JsonRef& body, const RequestContext& context, const 
   std::optional<ThoughtBudget> limit;
   if (budget && thinks) limit = ThoughtBudget{*budget, close_of_thought(rules, *text.tokenizer)};
   input.constraint = answer_constraint(trie, reading->marks, std::move(program), std::move(limit));
+  if (!key.empty()) context.constraints.keep(std::move(key), input.constraint);
 }
 
 }  // namespace mneme::server

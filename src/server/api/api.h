@@ -104,7 +104,7 @@ class Api {
   OrderedJson capabilities() const;
   void compile_preset(const Preset& preset);
 
-  RequestContext context() { return {loop_.model(), options_, served_name_, plans_, formats_}; }
+  RequestContext context() { return {loop_.model(), options_, served_name_, plans_, formats_, memory_, constraints_}; }
   RequestContext context_of(const std::shared_ptr<KeyUse>& use);
 
   const ServerOptions& options_;
@@ -117,6 +117,9 @@ class Api {
   std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
   RequestPlans plans_;
   AnswerFormats formats_;
+  static constexpr std::size_t kRememberedTokens = 1 << 20;  // 4 MiB
+  AnswerMemory memory_{kRememberedTokens};
+  KeptConstraints constraints_;
   ResponseStore responses_;
   std::int64_t created_;
   bool draining_ = false, refuses_ = false;

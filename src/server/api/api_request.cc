@@ -297,6 +297,24 @@ CompletionRequest parse_completion(const Body& whole, const RequestContext& cont
   return request;
 }
 
+namespace {
+
+// Where prompts must not depend on earlier requests, they do not.
+bool remembers_answers(const ServerOptions& options) {
+  return options.prefix_cache && !options.engine.deterministic;
+}
+
+}  // namespace
+
+ChatPrompt prompt_of_chat(const RequestContext& context, const Conversation& conversation, std::string_view salt) {
+  const TextSide& text = *context.model.text;
+  ChatPrompt prompt{.tokens = chat_prompt(text, conversation), .reading = {}};
+  prompt.reading = reading_of(context, conversation, prompt.tokens);
+  if (remembers_answers(context.options))
+    prompt.tokens = context.memory.with_own_tokens(salt, prompt.tokens, prompt.reading.get(), *text.tokenizer);
+  return prompt;
+}
+
 CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   const JsonRef& body = whole.json;
   CompletionRequest request;
@@ -306,10 +324,13 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   input.top_logprobs = int_in(body, "top_logprobs", 0, kMaxTopLogprobs, 0);
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
   const Conversation conversation = parse_conversation(body, whole.text);
-  input.prompt = chat_prompt(*context.model.text, conversation);
-  input.stop.scope = request.reading = reading_of(context, conversation, input.prompt);
+  ChatPrompt prompt = prompt_of_chat(context, conversation, input.cache_salt);
+  input.prompt = std::move(prompt.tokens);
+  input.stop.scope = request.reading = std::move(prompt.reading);
   constrain_answer(body, context, conversation, request, input);
   truncate_prompt(body, context.model.engine->options().context, input.prompt);
+  if (remembers_answers(context.options))
+    request.record = AnswerRecord(context.memory, AnswerMemory::place_of(input.cache_salt, input.prompt));
   const std::int64_t room = context.model.engine->options().context - std::ssize(input.prompt);
   const auto otherwise = count32(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -12,7 +12,9 @@
 #include "src/engine/session/running_model.h"
 #include "src/formats/json.h"
 #include "src/server/answer/answer_formats.h"
+#include "src/server/answer/answer_memory.h"
 #include "src/server/answer/chat_answer.h"
+#include "src/server/answer/kept_constraints.h"
 #include "src/server/api/chat_prompt.h"
 #include "src/server/server_options.h"
 #include "src/text/grammar/json_nodes.h"
@@ -43,6 +45,8 @@ struct RequestContext {
   const std::string& served_name;
   RequestPlans& plans;
   const AnswerFormats& formats;
+  AnswerMemory& memory;
+  KeptConstraints& constraints;
   const KeyPolicy* key = nullptr;  // of the caller; null: no limits
   std::int32_t group = 0;          // of the key's requests
 };
@@ -59,11 +63,19 @@ struct CompletionRequest {
   std::string user_id;
   std::shared_ptr<const AnswerReading> reading;  // of a chat's answers; null: they are their text
   std::optional<JsonGrammar> document;           // what the text of an answer is; nothing: any text
+  AnswerRecord record;                           // of each of its answers
 };
 
 // Errors  ApiError, mneme::Error: 400 and 404.
 CompletionRequest parse_completion(const Body& body, const RequestContext& context);
 CompletionRequest parse_chat(const Body& body, const RequestContext& context);
+
+// The prompt of a chat, and how its answers are read.
+struct ChatPrompt {
+  std::vector<TokenId> tokens;  // the model's own in its earlier answers, where they are remembered
+  std::shared_ptr<const AnswerReading> reading;
+};
+ChatPrompt prompt_of_chat(const RequestContext& context, const Conversation& conversation, std::string_view salt);
 
 // Ids from 0 to the vocabulary's end.
 std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary);

@@ -20,6 +20,7 @@ CompletionReply::CompletionReply(Setting setting, CompletionRequest request, std
   for (std::size_t i = 0; i < choices_.size() && request_.reading != nullptr; ++i)
     choices_[i].parts = std::make_unique<ChatAnswer>(request_.reading, *this->setting().text.tokenizer,
                                                      fmt::format("{}/{}", this->setting().request_id, i));
+  for (Choice& choice : choices_) choice.record = request_.record;
   open_ = choices_.size();
   chunk_head_ = json_text(head());
   chunk_head_.pop_back();  // choices follow
@@ -30,6 +31,7 @@ void CompletionReply::take(std::size_t prompt, GenerationEvent event) {
   const std::size_t at = prompt * n() + event.choice;
   Choice& choice = choices_[at];
   if (event.progress && request_.include_progress) return stream_progress(prompt, *event.progress);
+  choice.record.take(event.piece);
   const bool tells = event.prompt || !event.piece.empty(), ends = event.piece.end.has_value();
   if (event.prompt) prompts_[prompt].summary = std::move(event.prompt);
   if (request_.stream) {

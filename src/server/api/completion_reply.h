@@ -22,7 +22,8 @@ class CompletionReply final : public Reply {
 
  private:
   struct Choice {
-    AnswerPiece answer;                 // so far; of a stream its end alone
+    AnswerPiece answer;  // so far; of a stream its end alone
+    AnswerRecord record;
     std::unique_ptr<ChatAnswer> parts;  // null: the answer is its text
     std::size_t characters = 0;         // of text so far, echo included; where the next token's text begins
     bool begun = false;                 // its role was streamed

@@ -174,6 +174,8 @@ MessagesRequest parse_messages(const Body& body, const RequestContext& context, 
     throw ContextError(fmt::format("prompt is too long: {} tokens > {} maximum", e.prompt, e.context - 1), "messages",
                        e.prompt, e.context);
   }
+  GenerationInput& input = request.chat.inputs.front();
+  input.report_progress = request.chat.stream;  // message_start tells the cached tokens
   request.model = body.json.string("model", context.served_name);
   const auto thinking = body.json.find("thinking");
   request.shows_thought = !thinking || thinking->string("display", "") != "omitted";

@@ -10,6 +10,8 @@ namespace mneme::server {
 AnswerReply::AnswerReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer)
     : Reply(std::move(setting), std::move(request.inputs), std::move(writer)),
       stream_(request.stream),
+      tells_cached_(inputs().front().report_progress),
+      record_(std::move(request.record)),
       prompt_tokens_(std::ssize(inputs().front().prompt)) {
   MNEME_CHECK(n_prompts() == 1 && n() == 1, "{} prompts, {} answers", n_prompts(), n());
   if (request.reading != nullptr)
@@ -25,15 +27,25 @@ std::vector<ChatAnswer::Piece> AnswerReply::pieces_of(AnswerPiece& piece) {
   return pieces;
 }
 
+std::string AnswerReply::heartbeat() {
+  return std::exchange(begun_, true) ? waiting_events() : first_events();
+}
+
 void AnswerReply::take(std::size_t, GenerationEvent event) {
   if (event.accepted && stream_ && !streaming()) {
     begin_stream([weak = weak_from_this()]() -> std::string {
       const auto self = std::static_pointer_cast<AnswerReply>(weak.lock());
-      return self == nullptr ? "" : self->waiting_events();
+      return self == nullptr ? "" : self->heartbeat();
     });
+  }
+  if (event.progress) cached_tokens_ = event.progress->cached;
+  if (event.prompt) cached_tokens_ = event.prompt->cached_tokens;
+  const bool knows_cached = event.progress || event.prompt || event.piece.end;
+  if (streaming() && !begun_ && (knows_cached || !tells_cached_)) {
+    begun_ = true;
     write(first_events());
   }
-  if (event.prompt) prompt_ = std::move(event.prompt);
+  record_.take(event.piece);
   std::vector<AnswerItems::Change> changes;
   for (ChatAnswer::Piece& piece : pieces_of(event.piece)) items_.take(std::move(piece), changes);
   if (event.piece.end) {
@@ -55,7 +67,7 @@ void AnswerReply::take(std::size_t, GenerationEvent event) {
 }
 
 AnswerReply::Usage AnswerReply::usage() const {
-  Usage u{.prompt = prompt_ ? prompt_->tokens : prompt_tokens_, .cached = prompt_ ? prompt_->cached_tokens : 0};
+  Usage u{.prompt = prompt_tokens_, .cached = cached_tokens_};
   if (end_) u.answer = end_->stats.answer_tokens;
   if (parts_ != nullptr) u.thought = parts_->thought_tokens();
   return u;

@@ -19,6 +19,7 @@ class AnswerReply : public Reply {
   AnswerReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer);
 
   // ---- events, in this order; each is empty where there is nothing to say
+  // Where the request reports progress: once the cached tokens are known, or with the first heartbeat before that.
   virtual std::string first_events() = 0;
   virtual std::string waiting_events() = 0;  // now and then until the next event
   virtual std::string change_events(const AnswerItems::Change& change) = 0;
@@ -41,12 +42,15 @@ class AnswerReply : public Reply {
  private:
   void take(std::size_t prompt, GenerationEvent event) final;
   std::vector<ChatAnswer::Piece> pieces_of(AnswerPiece& piece);
+  std::string heartbeat();
 
-  bool stream_;
+  bool stream_, tells_cached_;
+  AnswerRecord record_;
   std::int64_t prompt_tokens_;
   std::unique_ptr<ChatAnswer> parts_;  // null: the answer is its text
   AnswerItems items_;
-  std::optional<PromptSummary> prompt_;
+  std::int64_t cached_tokens_ = 0;
+  bool begun_ = false;  // first_events() were written
   std::optional<AnswerSummary> end_;
 };
 

@@ -54,7 +54,8 @@ CompletionRequest parse_made_chat(const nlohmann::ordered_json& chat, const Requ
 std::int64_t count_prompt(const nlohmann::ordered_json& chat, const RequestContext& context) {
   const std::string text = json_text(chat);
   const Json json = parse_json(text, "body", text.size());
-  return std::ssize(chat_prompt(*context.model.text, parse_conversation(JsonRef(json, "body"), text)));
+  const JsonRef body(json, "body");
+  return std::ssize(prompt_of_chat(context, parse_conversation(body, text), body.string("cache_salt", "")).tokens);
 }
 
 }  // namespace mneme::server

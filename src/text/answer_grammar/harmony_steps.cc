@@ -62,8 +62,15 @@ class HarmonyAnswer {
     }
     const StepId thought = steps_.add({.kind = AnswerStep::Kind::kProse});
     const StepId behind = steps_.text(start_ + "assistant", steps_.split(ways));
-    steps_.at(thought).prose = std::make_shared<const Prose>(
-        Prose{.watch = MarkWatch({end_}), .exits = {{behind, false}}, .thought = true, .may_end = false});
+    // A reader ends the message at any of these; nothing may follow but what is demanded.
+    const StepId never = steps_.split({});
+    std::vector<Prose::Exit> exits(5, Prose::Exit{never, false});
+    exits.front().to = behind;
+    steps_.at(thought).prose =
+        std::make_shared<const Prose>(Prose{.watch = MarkWatch({end_, call_, return_, start_, channel_}),
+                                            .exits = std::move(exits),
+                                            .thought = true,
+                                            .may_end = false});
     ways.push_back(steps_.text(channel_ + "analysis" + message_, thought));
     return steps_.take(steps_.split(std::move(ways)));
   }

@@ -72,7 +72,7 @@ class MemberSteps {
   }
 
   bool may_be_key(std::string_view name) const {
-    return !name.empty() && name.find(marks_.key_end) == std::string_view::npos &&
+    return !name.empty() && name.size() <= kLongestBareName && name.find(marks_.key_end) == std::string_view::npos &&
            std::none_of(name.begin(), name.end(), [](char c) {
              return static_cast<unsigned char>(c) <= 0x20 || c == '<' || c == '>' || c == '"';
            });

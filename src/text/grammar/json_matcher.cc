@@ -241,6 +241,7 @@ void JsonMatcher::object(Thread t, std::uint8_t byte, Threads& to) const {
     f.at = 0;
     f.name = 0;
     f.more_names = true;
+    f.count = 0;
     f.text = {};
     bare ? bare_key(std::move(t), byte, to) : to.push_back(std::move(t));
   } else if (f.phase == Phase::kMember && byte == ',' && can_have_key(t)) {

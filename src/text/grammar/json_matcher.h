@@ -40,7 +40,7 @@ class JsonMatcher {
       kExponent,   // count: its value
       kFirstKey,   // after "{"; bits: properties seen, or behind in order
       kNextKey,    // after ",",
-      kKey,        // in a name; at: node among the names, -1: another name
+      kKey,        // in a name; at: node among the names, -1: another name; count: bytes of a bare one
       kColon,      // after a name; at: which property, -1: another one
       kMember,     // after a member
       kFirstItem,  // after "["; count: items

@@ -54,9 +54,10 @@ ByteTree written(const ByteTree& literals, const std::string& quote) {
 
 void expect_bare_names(const JsonNode& object) {
   for (const std::string& name : object.names.texts()) {
-    const bool bare = !name.empty() && std::none_of(name.begin(), name.end(), [](unsigned char c) {
-      return c <= 0x20 || std::string_view("{}[](),\"':=\xFE").find(static_cast<char>(c)) != std::string_view::npos;
-    });
+    const bool bare =
+        !name.empty() && name.size() <= kLongestBareName && std::none_of(name.begin(), name.end(), [](unsigned char c) {
+          return c <= 0x20 || std::string_view("{}[](),\"':=\xFE").find(static_cast<char>(c)) != std::string_view::npos;
+        });
     if (!bare)
       fail(ErrorKind::kUnsupported, "the property \"{}\" has a name that this model's calls cannot write",
            name.substr(0, 80));

@@ -8,6 +8,9 @@
 
 namespace mneme {
 
+// Names that are written without quotes: readers of answers take at most 256 bytes, and undeclared ones end sooner.
+inline constexpr std::size_t kLongestBareName = 255, kLongestUndeclaredName = 64;
+
 // {key:value} with bare keys, strings between `quote`, which no string contains.
 //
 // Errors  kUnsupported: a property whose name cannot be written without quotes.

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "src/text/grammar/json_matcher.h"
+#include "src/text/grammar/json_notation.h"
 
 namespace mneme {
 namespace {
@@ -119,7 +120,9 @@ void JsonMatcher::bare_key(Thread t, std::uint8_t byte, Threads& to) const {
     f.phase = Phase::kColon;
     return object(std::move(t), byte, to);
   }
-  const bool others = n.additional != kNoNode && fits(t, n.additional) && is_name_byte(byte) && f.more_names;
+  const bool others = n.additional != kNoNode && fits(t, n.additional) && is_name_byte(byte) && f.more_names &&
+                      f.count < kLongestUndeclaredName;
+  ++f.count;
   if (f.at >= 0) f.at = n.names.child(f.at, byte);
   f.more_names = others;
   f.name = with_byte(f.name, byte);

@@ -251,16 +251,35 @@ TEST(AnswerFormat, ComesBackFromItsJson) {
   EXPECT_NE(refused("[]").find("object"), std::string::npos);
 }
 
+// Conversations that do not come back, by template: all others do. Of llama.cpp b11434's 71 templates.
+const std::map<std::string, int>& known_losses() {
+  static const std::map<std::string, int> kLosses = {
+      // The thought has no opening mark in the history: without it the mark that closes it is text.
+      {"Apriel-1.6-15b-Thinker-fixed", 2},
+      // Calls in a fence behind the word "Action:", an answer's turn that the history begins otherwise.
+      {"CohereForAI-c4ai-command-r-plus-tool_use", 4},
+      // The prompt opens a thought that the history does not show.
+      {"NVIDIA-Nemotron-Nano-v2", 1},
+      // A recipient in a text of its own before each message.
+      {"meetkai-functionary-medium-v3.2", 1},
+      {"muse-glimmer", 6},
+      // Values of several lines are in CDATA, which is read as part of them.
+      {"openbmb-MiniCPM5-1B", 1}};
+  return kLosses;
+}
+
 TEST(AnswerRoundTrip, ComesBackFromTheTemplatesOfModels) {
   const char* const folder = std::getenv("MNEME_CHAT_TEMPLATES");
   if (folder == nullptr) GTEST_SKIP() << "MNEME_CHAT_TEMPLATES names no folder";
   std::map<std::string, std::string> sources;
+  ASSERT_TRUE(std::filesystem::is_directory(folder)) << folder;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     if (file.path().extension() != ".jinja") continue;
     std::stringstream text;
     text << std::ifstream(file.path()).rdbuf();
     sources[file.path().stem().string()] = text.str();
   }
+  ASSERT_FALSE(sources.empty()) << "no *.jinja in " << folder;
   for (const auto& [name, source] : sources) {
     std::optional<ChatTemplate> used;
     try {
@@ -273,6 +292,8 @@ TEST(AnswerRoundTrip, ComesBackFromTheTemplatesOfModels) {
     const Score s = score(*used, found.format);
     const auto derived = derived_format(*used, tokenizer());
     const Score d = derived ? score(*used, *derived) : Score{};
+    const auto losses = known_losses().find(name);
+    EXPECT_EQ(s.shown - s.right, losses == known_losses().end() ? 0 : losses->second) << name << s.wrong;
     std::cout << name << ": " << found.format.name << " (" << found.how << ") " << s.right << "/" << s.shown
               << ", derived " << d.right << "/" << d.shown << "\n";
     if (std::getenv("MNEME_SHOW_WRONG") != nullptr) std::cout << s.wrong << "\n";

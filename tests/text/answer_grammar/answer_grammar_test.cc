@@ -338,6 +338,29 @@ TEST(AnswerRules, WriteNoTextThatReadsAsAnotherValue) {
 
 // ---- documents behind thoughts
 
+// A reader takes a text without an end for no key.
+TEST(AnswerRules, WriteNoBareNameThatReadersDoNotTake) {
+  const std::pair<const char*, std::pair<const char*, const char*>> kAround[] = {
+      {"gemma4", {"<|tool_call>call:find_all{", ":1}<tool_call|>"}},
+      {"lfm2", {"<|tool_call_start|>[find_all(", "=1)]<|tool_call_end|>"}},
+      {"qwen-xml", {"<tool_call>\n<function=find_all>\n<parameter=", ">\n1\n</parameter>\n</function>\n</tool_call>"}}};
+  for (const auto& [format, around] : kAround) {
+    const AnswerRules rules = rules_for(format, Calls::kRequired);
+    EXPECT_TRUE(allows(rules, around.first + std::string(64, 'a') + around.second)) << format;
+    EXPECT_FALSE(allows(rules, around.first + std::string(65, 'a') + around.second)) << format;
+  }
+}
+
+// Where a reader ends the message, the demand would be met by what it takes for the next one.
+TEST(AnswerRules, KeepTheMarksOfMessagesOutOfThoughtsBeforeADemand) {
+  const AnswerRules rules = rules_for("harmony", Calls::kRequired);
+  const std::string thought = "<|channel|>analysis<|message|>I look",
+                    call = "<|end|><|start|>assistant<|channel|>commentary to=functions.now<|message|>{}<|call|>";
+  EXPECT_TRUE(allows(rules, thought + call));
+  for (const char* mark : {"<|channel|>commentary to=functions.find", "<|start|>", "<|call|>", "<|return|>"})
+    EXPECT_FALSE(allows(rules, thought + mark + call)) << mark;
+}
+
 TEST(AnswerDocuments, StandBehindTheThought) {
   AnswerRules rules = rules_for("hermes", Calls::kNone);
   rules.tools.clear();
