@@ -442,6 +442,28 @@ TEST_F(TokenAnswers, AreReadByTheirSpecialTokens) {
       << "what is no call, with the marks of the format";
 }
 
+TEST_F(TokenAnswers, EndHalfACharacterAtAMark) {
+  TokenId half = 0;
+  while (half < tokenizer_->vocab_size() && tokenizer_->token_bytes(half) != "\xC3") ++half;
+  ASSERT_LT(half, tokenizer_->vocab_size());
+  for (const bool stops : {false, true}) {
+    script_.tokens.clear();
+    for (const char* part : {"<|user|>thinking", "<|bos|>text", "<|user|>cadd<|assistant|>{\"a\": 1}<|bos|>"}) {
+      if (!script_.tokens.empty()) script_.tokens.push_back(half);
+      for (const TokenId id : tokenizer_->encode(part, {.parse_special = true, .add_bos = false}))
+        script_.tokens.push_back(id);
+    }
+    script_.begin.reset();
+    json asked = {{"tools", kTools}, {"tool_choice", "auto"}};
+    if (stops) asked["stop"] = "never";
+    const json m = post(server_.port(), "/v1/chat/completions", body(asked)).json()["choices"][0]["message"];
+    EXPECT_EQ(m["reasoning"], "hinking\uFFFD");
+    EXPECT_EQ(m["content"], "text\uFFFD");
+    ASSERT_EQ(m["tool_calls"].size(), 1u);
+    EXPECT_EQ(m["tool_calls"][0]["function"]["name"], "add");
+  }
+}
+
 TEST(AnswerFormat, ThatIsNoneIsRefusedAtTheStart) {
   server::ServerOptions options = RunningServer::small();
   options.answer_format = "nonsense";

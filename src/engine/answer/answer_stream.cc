@@ -59,10 +59,13 @@ AnswerPiece AnswerStream::take(Engine& engine, const RequestEvent& event) {
 
 AnswerPiece AnswerStream::push(TokenScore token) {
   const TokenId id = token.token;
+  const std::string ended = stops_.is_mark(id) ? decoder_.end_character() : std::string();
+  decoded_ += ended.size();
   held_.push_back({std::move(token), decoded_});
   const std::string text = decoder_.push(id);
   decoded_ += text.size();
-  std::string out = stops_.push_special(id);
+  std::string out = stops_.push(ended);
+  out += stops_.push_special(id);
   out += stops_.push(text);
   return give_out(std::move(out), false);
 }

@@ -68,6 +68,10 @@ std::string ScopedStops::push(std::string_view text) {
   return matched() || text.empty() ? std::string() : feed(text);
 }
 
+bool ScopedStops::is_mark(TokenId token) const {
+  return scope_ != nullptr && !scope_->marks->bytes_of(token).empty();
+}
+
 std::string ScopedStops::push_special(TokenId token) {
   if (parser_ == nullptr || matched()) return {};
   const std::string_view bytes = scope_->marks->bytes_of(token);

@@ -19,6 +19,8 @@ class ScopedStops {
   // What of the answer may be given out now that `text` follows, marks, thoughts and calls included. After a match
   // nothing more comes.
   std::string push(std::string_view text);
+  // A special token that is a mark of the answer's parts.
+  bool is_mark(TokenId token) const;
   // A token comes next; of special ones the parser sees their marks.
   std::string push_special(TokenId token);
   std::string finish();

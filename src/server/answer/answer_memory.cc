@@ -57,7 +57,9 @@ Meaning meaning_of(std::span<const TokenId> answer, const AnswerReading* reading
     parser != nullptr ? parser->push(bytes, events) : void(out.text += bytes);
   };
   for (const TokenId id : answer) {
-    if (parser != nullptr && tokenizer.is_control(id)) add(reading->marks->bytes_of(id));
+    const std::string_view mark = parser != nullptr ? reading->marks->bytes_of(id) : std::string_view();
+    if (!mark.empty()) add(decoder.end_character());
+    add(mark);
     add(decoder.push(id));
   }
   add(decoder.finish());

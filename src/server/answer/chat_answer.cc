@@ -42,6 +42,8 @@ std::vector<ChatAnswer::Piece> ChatAnswer::take(std::string_view text, const std
   std::vector<AnswerEvent> events;
   const std::size_t end = given_ + text.size();
   for (const TokenScore& token : tokens) {
+    const std::string_view mark = how_->marks->bytes_of(token.token);
+    if (!mark.empty()) decoded_ += decoder_.end_character().size();
     // The text up to the token, which is in `text`: a token comes with the piece that its own text begins in.
     const std::size_t before = std::min(decoded_, end);
     if (before > given_) {
@@ -50,7 +52,7 @@ std::vector<ChatAnswer::Piece> ChatAnswer::take(std::string_view text, const std
       given_ = before;
     }
     tokens_.push_back({token, fed_ + (decoded_ > given_ ? decoded_ - given_ : 0)});
-    if (tokenizer_.is_control(token.token)) feed(how_->marks->bytes_of(token.token), events);
+    if (!mark.empty()) feed(mark, events);
     decoded_ += decoder_.push(token.token).size();
   }
   feed(text, events);

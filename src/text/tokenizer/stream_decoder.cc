@@ -30,10 +30,15 @@ std::string StreamDecoder::push(TokenId id) {
   return take_certain(pending_);
 }
 
-std::string StreamDecoder::finish() {
+std::string StreamDecoder::end_character() {
   std::string out = take_certain(pending_);
   if (!pending_.empty()) out += kReplacement;
   pending_.clear();
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  std::string out = end_character();
   at_start_ = true;
   return out;
 }

@@ -84,6 +84,8 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer, bool show_special = false);
   // Text completed by this token; may be empty.
   std::string push(TokenId id);
+  // A character that is not complete will not be, as U+FFFD: a mark follows, and text behind it.
+  std::string end_character();
   // The remaining text, incomplete characters as U+FFFD.
   std::string finish();
 

@@ -223,14 +223,14 @@ Walk Walker::walk(std::mt19937& random, std::size_t patience, std::size_t most, 
       out.text += tokenizer_.token_bytes(id, true);
       out.ended = tokenizer_.is_end(id);
       if (out.ended) break;  // which is no part of the answer
-      parser->push(tokenizer_.is_control(id) ? bytes : decoder.push(id), out.events);
+      const bool mark = tokenizer_.is_control(id) && !bytes.empty();
+      if (mark) parser->push(decoder.end_character(), out.events);
+      parser->push(mark ? bytes : decoder.push(id), out.events);
     }
   }
   parser->push(decoder.finish(), out.events);
   parser->finish(out.events);
-  for (AnswerEvent& e : out.events) {
-    // Half a character before a mark comes behind it.
-    if (e.part == AnswerPart::kText && e.text == "\uFFFD") e.text.clear();
+  for (const AnswerEvent& e : out.events) {
     if (e.part == AnswerPart::kThought) out.thought += e.text;
     if (e.part == AnswerPart::kText) out.content += e.text;
     if (e.part == AnswerPart::kCallBegin) out.calls.emplace_back(e.text, "");
