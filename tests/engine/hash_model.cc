@@ -74,7 +74,7 @@ struct HashState {
 // Takes the last rows of a sequence into its state; what it was after each of them.
 std::vector<std::uint64_t> take_rows(SequenceCache& cache, std::span<const std::int32_t> tokens) {
   HashState state;
-  std::byte* at = cache.states().begin_write();
+  std::byte* at = cache.states().begin_write().host();
   std::memcpy(&state, at, sizeof(state));
   MNEME_CHECK(state.n_tokens == cache.length() - std::ssize(tokens), "a state of {} tokens before {} of {}",
               state.n_tokens, tokens.size(), cache.length());
@@ -105,7 +105,7 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
     log_->fail_in = -1;
     // As a real one would: some rows are written already.
     write(*input.sequences.front().cache, input.sequences.front().cache->length() - 1, 39);
-    if (log_->has_state) std::memset(input.sequences.front().cache->states().begin_write(), 7, kHashStateBytes);
+    if (log_->has_state) std::memset(input.sequences.front().cache->states().begin_write().host(), 7, kHashStateBytes);
     fail(ErrorKind::kResource, "the test asked for it");
   }
   if (log_->fail_in > 0) --log_->fail_in;
