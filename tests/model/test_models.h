@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -115,9 +116,13 @@ class MemoryCheckpoint : public Checkpoint {
   // Random weights. Requires  all of them f32.
   void fill(std::uint64_t seed) {
     Rng rng(seed);
-    for (const Tensor& t : memory_)
-      for (std::size_t i = 0; i < t.bytes() / sizeof(float); ++i)
-        t.as<float>()[i] = static_cast<float>(0.2 * rng.normal());
+    for (std::size_t k = 0; k < memory_.size(); ++k) {
+      const bool decays = tensors_[k].name.ends_with("ssm_a");  // a state that grows would drown everything
+      for (std::size_t i = 0; i < memory_[k].bytes() / sizeof(float); ++i) {
+        const auto x = static_cast<float>(0.2 * rng.normal());
+        memory_[k].as<float>()[i] = decays ? -std::abs(x) : x;
+      }
+    }
   }
   // Puts all tensors at odd addresses, as a safetensors file may.
   void misalign() {
