@@ -144,6 +144,7 @@ TEST(LosslessDrafts, TokensAreTheSameToTheBit) {
       // Drafts of others cut prompts elsewhere; so does this.
       const auto plain = engine_of(architecture, dtype, kv, seed % 2 == 0 ? 2048 : 64);
       const auto drafting = engine_of(architecture, dtype, kv, 24);
+      if (!drafting->no_drafts_reason(nullptr).empty()) continue;
       const std::int64_t accepted = compare(*plain, *drafting, 10, seed);
       EXPECT_GT(accepted, 20) << architecture_name(architecture);
       if (testing::Test::HasFailure()) return;

@@ -11,6 +11,14 @@
 namespace mneme {
 namespace {
 
+// A bf16 tensor's numbers in f32.
+Tensor widened(const Tensor& from) {
+  Tensor to(DType::kF32, {from.view().dim(0), from.view().dim(1)});
+  for (std::int64_t i = 0; i < from.view().dim(0) * from.view().dim(1); ++i)
+    to.as<float>()[i] = static_cast<float>(from.as<bf16>()[i]);
+  return to;
+}
+
 class CudaOutputGate : public CudaTest {};
 
 TEST_F(CudaOutputGate, IsThePlainForm) {
@@ -21,7 +29,7 @@ TEST_F(CudaOutputGate, IsThePlainForm) {
     const Tensor x16 = converted(x, DType::kBF16), gate16 = converted(gate, DType::kBF16);
     const Tensor want(DType::kF32, {n, width});
     for (const bool bf16_gate : {false, true}) {
-      const Tensor x_read = converted(x16, DType::kF32), gate_read = converted(gate16, DType::kF32);
+      const Tensor x_read = widened(x16), gate_read = widened(gate16);
       sigmoid_gate_ref(x_read, bf16_gate ? gate_read : gate, want);
       const std::span<const bf16> rows(x16.as<bf16>(), static_cast<std::size_t>(total));
       const DeviceArray<bf16> in(rows), g16(std::span<const bf16>(gate16.as<bf16>(), rows.size())), out(rows.size());
