@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "mneme/options.h"
@@ -81,6 +82,13 @@ KvAdmission parse_kv_admission(std::string_view name) {
 
 namespace {
 
+// All of `text` as a number; nothing else in it.
+std::optional<int> number_in(std::string_view text) {
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(n) : std::nullopt;
+}
+
 constexpr std::string_view kNoDrafts = "off", kNgram = "ngram";
 
 // A setting "name=number" of a drafter.
@@ -90,12 +98,11 @@ void read_speculation(std::string_view setting, std::string_view text, Speculati
   const bool drafts = name == "k";
   if (!drafts && name != "min")
     fail(ErrorKind::kOption, "speculative: expected the settings k and min, found \"{}\" in \"{}\"", name, text);
-  int n = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
+  const std::optional<int> n = number_in(value);
   const int most = drafts ? 63 : 32;
-  if (error != std::errc() || end != value.data() + value.size() || n < 1 || n > most)
+  if (!n || *n < 1 || *n > most)
     fail(ErrorKind::kOption, "speculative: {}: expected a number from 1 to {}, found \"{}\"", name, most, value);
-  (drafts ? options.drafts : options.min_match) = n;
+  (drafts ? options.drafts : options.min_match) = *n;
 }
 
 }  // namespace
@@ -142,11 +149,9 @@ std::string dense_layers_text(const std::optional<std::vector<std::int32_t>>& la
 
 int parse_gpu_layers(std::string_view text) {
   if (text == "auto") return kAutoGpuLayers;
-  int n = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc() || end != text.data() + text.size() || n < 0)
-    fail(ErrorKind::kOption, "gpu_layers: expected auto or a number of layers, found \"{}\"", text);
-  return n;
+  const std::optional<int> n = number_in(text);
+  if (!n || *n < 0) fail(ErrorKind::kOption, "gpu_layers: expected auto or a number of layers, found \"{}\"", text);
+  return *n;
 }
 
 }  // namespace mneme

@@ -151,7 +151,7 @@ void Engine::Impl::interrupt(Request& r) {
 }
 
 // Where a step fails, a sequence whose state it wrote loses more than the step's tokens, of pages that others may share:
-// what it needs to compute them again was promised to nobody, so it waits for room.
+// no request was promised what it needs to compute them again, so it waits for room.
 void Engine::Impl::undo(const StepBatch& batch) {
   batch.undo();
   for (auto r = batch.requests.rbegin(); r != batch.requests.rend(); ++r)
@@ -302,8 +302,8 @@ void observe(const StepBatch& batch, double seconds, PrefillChunk& chunk) {
 
 }  // namespace
 
-// Blocks of the pool that rows of drafts may take: those that nobody was promised. Where admission reserves all that a
-// request may take and no layer keeps a window, rows up to its last token are its own already.
+// Blocks of the pool that rows of drafts may take: those that no request was promised. Where admission reserves
+// all that a request may take and no layer keeps a window, rows up to its last token are its own already.
 std::int64_t Engine::Impl::blocks_for_drafts(const std::vector<ScheduledTokens>& plan) const {
   std::int64_t needed = 0;
   for (const ScheduledTokens& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
@@ -389,7 +389,7 @@ void Engine::Impl::apply(const StepBatch& batch, std::vector<Sample> samples, do
     if (event.finished) end(r, *event.finished);
     events.push_back(std::move(event));
   }
-  // Copies of states that later requests can go on from, where nobody was promised their room.
+  // Copies of states that later requests can go on from, where no request was promised their room.
   for (Request* const r : batch.requests)
     if (r->keeps_state() && has_unpromised(pool->shape().state_blocks())) r->cache.states().keep();
 }

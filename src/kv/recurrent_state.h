@@ -1,8 +1,8 @@
 // States of one sequence in layers that have a state of one size in place of keys and values: the one that grows with
 // the sequence, and copies of it at lengths that the sequence can be cut back to.
 //
-// A state is memory of its own, of KvShape::state_bytes, where PagePool::make_state() puts it. It holds as many blocks of the pool, which nothing is written to:
-// whoever counts blocks counts states. Forks and copies share a state; who writes to it has a copy first.
+// A state is memory of its own, made by PagePool::make_state(), and holds as many blocks of the pool, so that counting
+// blocks counts states. Forks and copies share a state; a write to a shared one copies it first.
 #pragma once
 
 #include <cstddef>

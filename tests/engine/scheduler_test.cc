@@ -62,7 +62,7 @@ TEST(Scheduler, ApartAStepHasAnswersOrOnePrompt) {
   SchedulerLimits limits{.max_batched_tokens = 256, .max_prompt_tokens = 40, .apart = true};
   EXPECT_EQ(rows(all, 9, limits), (Rows{{1, 1}, {4, 1}}));
   limits.prompt_next = true;
-  EXPECT_EQ(rows(all, 9, limits), (Rows{{2, 256}})) << "a whole step, because nobody's answer is in it";
+  EXPECT_EQ(rows(all, 9, limits), (Rows{{2, 256}})) << "a whole step: it has no rows of answers";
   EXPECT_EQ(rows({view(3, Phase::kWaiting, 20, 5), view(4, Phase::kDecode, 1)}, 4, limits), (Rows{{4, 1}}))
       << "the prompt does not fit yet";
   EXPECT_EQ(rows({view(2, Phase::kPrefill, 30), view(3, Phase::kWaiting, 20)}, 9, limits), (Rows{{2, 30}}));

@@ -126,6 +126,10 @@ struct CudaForward::Impl {
   void attend(std::int32_t layer, std::int32_t n, const StepArrays& rows, const CudaAttention::Memory& memory,
               const CudaContext& context);
   void finish_attention(std::int32_t n, const StepArrays& rows);
+  // Products of `normed` with matrices whose results are beside each other, from out.y on.
+  void few_parts(std::span<const DeviceMatrix> parts, const DeferredNorm& norm, SkinnyGemmStore out,
+                 const SkinnyPass& p);
+  void many_parts(std::span<const DeviceMatrix> parts, CudaGemms::Output out, const WidePass& p);
   void few(const AttentionPlan& block, const SkinnyPass& p);
   void few(const MlpPlan&, const SkinnyPass& p);
   void few(const ExpertsPlan&, const SkinnyPass& p);
@@ -282,14 +286,25 @@ void CudaForward::Impl::finish_attention(std::int32_t n, const StepArrays& rows)
   alike ? attention.finish_graph(n, rows, launch.stream) : attention.finish_spans(rows, launch.stream);
 }
 
+void CudaForward::Impl::few_parts(std::span<const DeviceMatrix> parts, const DeferredNorm& norm, SkinnyGemmStore out,
+                                  const SkinnyPass& p) {
+  for (const DeviceMatrix& part : parts) {
+    gemms.few(a.normed, p.n, part, norm, out, p.context);
+    out.y = static_cast<float*>(out.y) + part.n_out;
+    if (out.bias != nullptr) out.bias += part.n_out;
+  }
+}
+
+void CudaForward::Impl::many_parts(std::span<const DeviceMatrix> parts, CudaGemms::Output out, const WidePass& p) {
+  for (const DeviceMatrix& part : parts) {
+    gemms.many(a.normed, p.n, part, out);
+    out.y = static_cast<std::byte*>(out.y) + part.n_out * (out.f32 ? 4 : 2);
+  }
+}
+
 void CudaForward::Impl::few(const AttentionPlan& block, const SkinnyPass& p) {
   const DeferredNorm norm = norm_before(p.layer, p.n);
-  std::int64_t first = 0;
-  for (const DeviceMatrix& part : p.w.qkv.parts) {
-    const float* bias = p.w.qkv_bias == nullptr ? nullptr : p.w.qkv_bias + first;
-    gemms.few(a.normed, p.n, part, norm, {.y = a.qkv_f32 + first, .bias = bias, .stride = qkv_width()}, p.context);
-    first += part.n_out;
-  }
+  few_parts(p.w.qkv.parts, norm, {.y = a.qkv_f32, .bias = p.w.qkv_bias, .stride = qkv_width()}, p);
   if (block.output_gate) gemms.few(a.normed, p.n, p.w.q_gate, norm, {.y = a.output_gate}, p.context);
   launch.lap(StepPhase::kGemm);
   attend(block.kv_layer, p.n, p.rows, attention_memory(p.layer, block, false), p.context);
@@ -307,11 +322,7 @@ void CudaForward::Impl::gate_output(const AttentionPlan& block, std::int32_t n, 
 
 void CudaForward::Impl::few(const DeltaPlan& block, const SkinnyPass& p) {
   const DeferredNorm norm = norm_before(p.layer, p.n);
-  std::int64_t first = 0;
-  for (const DeviceMatrix& part : p.w.delta.in.parts) {
-    gemms.few(a.normed, p.n, part, norm, {.y = delta->in() + first, .stride = delta->width()}, p.context);
-    first += part.n_out;
-  }
+  few_parts(p.w.delta.in.parts, norm, {.y = delta->in(), .stride = delta->width()}, p);
   launch.lap(StepPhase::kGemm);
   delta->rows(block, p.w, p.n, p.rows.state_slots, p.context);
   launch.lap(StepPhase::kAttention);
@@ -400,11 +411,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Ste
 
 void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
   input_many(p.w.attn_norm, p.n, p.context);
-  std::int64_t first = 0;
-  for (const DeviceMatrix& part : p.w.qkv.parts) {
-    gemms.many(a.normed, p.n, part, {.y = a.qkv + first * 2, .stride = qkv_width()});
-    first += part.n_out;
-  }
+  many_parts(p.w.qkv.parts, {.y = a.qkv, .stride = qkv_width()}, p);
   if (block.qk_norm == QkNorm::kAllHeads) {
     const auto eps = static_cast<float>(config.rms_eps);
     const auto q = static_cast<std::int32_t>(block.q_width()), kv = static_cast<std::int32_t>(block.kv_width());
@@ -422,11 +429,7 @@ void CudaForward::Impl::many(const AttentionPlan& block, const WidePass& p) {
 
 void CudaForward::Impl::many(const DeltaPlan& block, const WidePass& p) {
   input_many(p.w.attn_norm, p.n, p.context);
-  std::int64_t first = 0;
-  for (const DeviceMatrix& part : p.w.delta.in.parts) {
-    gemms.many(a.normed, p.n, part, {.y = delta->in() + first, .f32 = true, .stride = delta->width()});
-    first += part.n_out;
-  }
+  many_parts(p.w.delta.in.parts, {.y = delta->in(), .f32 = true, .stride = delta->width()}, p);
   launch.lap(StepPhase::kGemm);
   alike ? delta->rows(block, p.w, p.n, p.rows.state_slots, p.context)
         : delta->spans(block, p.w, p.rows.state_slots, p.context);
@@ -491,8 +494,8 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
     launch_many(n_padded, StepArrays::at(rows_at.of_graph, kGraphRows), true);
     head_many(nullptr, n_padded);
   };
-  alike&& attention.in_graph() ? graphs.run({n_padded, attention.graph_kind()}, launches)
-                               : graphs.run_directly(launches);
+  const bool in_graph = attention.in_graph() && alike;
+  in_graph ? graphs.run({n_padded, attention.graph_kind()}, launches) : graphs.run_directly(launches);
 }
 
 // Collects the results on the host: logits, or tokens if there are rules. to_compute: the rows, if the head has not

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -117,9 +118,12 @@ std::vector<TokenId> AnswerMemory::with_own_tokens(std::string_view salt, const 
       const std::span<const TokenId> written(prompt.begin() + at, until);
       const bool in_thought = reading != nullptr && reading->marks->opens_thought(out, tokenizer);
       const auto says = [&](std::span<const TokenId> ids) { return meaning_of(ids, reading, in_thought, tokenizer); };
+      std::optional<Meaning> meant;  // by `written`, which is parsed at most once
       const auto own = std::find_if(begin, end, [&](const auto& named) {
         const std::vector<TokenId>& ids = named.second->tokens;
-        return std::ranges::equal(ids, written) || says(ids) == says(written);
+        if (std::ranges::equal(ids, written)) return true;
+        if (!meant) meant = says(written);
+        return says(ids) == *meant;
       });
       if (own != end) {
         use(own->second);

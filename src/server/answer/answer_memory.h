@@ -50,7 +50,7 @@ class AnswerMemory {
   std::unordered_multimap<Place, Entries::iterator> by_place_;
 };
 
-// One answer on its way into the memory.
+// Collects one answer's tokens for the memory.
 class AnswerRecord {
  public:
   AnswerRecord() = default;  // remembers nothing

@@ -39,7 +39,7 @@ class CudaStates {
   std::size_t state_bytes_;
   const Stream& stream_;
   DeviceBuffer memory_;
-  std::vector<State*> slots_;  // whose each is; null: nobody's
+  std::vector<State*> slots_;  // the state in each; null: free
   std::int64_t step_ = 0, moved_ = 0;
 };
 

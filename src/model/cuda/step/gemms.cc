@@ -108,19 +108,12 @@ void CudaGemms::few_swiglu(const void* x, std::int32_t n, const DeviceMatrix& w,
 // Quantised weights: by skinny GEMMs where there are few rows, else converted to bf16.
 void CudaGemms::many(const void* x, std::int64_t n, const DeviceMatrix& w, const Output& out) {
   const CudaContext context = launch_.serial();
+  const bool few_rows = batch_invariant_ ? !of_prompt_ : n <= kSkinnyRows;
+  if (is_quantised(w.dtype) && few_rows)
+    return few(x, static_cast<std::int32_t>(n), w, {},
+               {.y = out.y, .stride = out.stride, .bf16 = !out.f32, .accumulate = out.accumulate}, context);
   const void* values = w.values;
   x = ordered(x, w, n, context);
-  const bool few_rows = batch_invariant_ ? !of_prompt_ : n <= kSkinnyRows;
-  if (is_quantised(w.dtype) && few_rows) {
-    const std::int64_t stride = (out.stride == 0 ? w.n_out : out.stride) * (out.f32 ? 4 : 2);
-    in_groups(static_cast<std::int32_t>(n), w, [&](std::int32_t first, std::int32_t rows) {
-      skinny_gemm_cuda(
-          row_of(x, first, 2 * w.n_in), rows, w, {},
-          {.y = row_of(out.y, first, stride), .stride = out.stride, .bf16 = !out.f32, .accumulate = out.accumulate},
-          workspace_, context);
-    });
-    return;
-  }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised_, context);
     values = dequantised_;
