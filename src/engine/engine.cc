@@ -209,7 +209,7 @@ std::string Engine::no_drafts_reason(const Plan* plan) const {
   if (impl_->pool->on_device()) return "a GPU verifies no drafts yet: expected --device cpu";
   if (ranks() != nullptr) return "ranks that share a model verify no drafts yet: expected one rank";
   if (plan != nullptr)
-    return fmt::format("drafts are verified by full attention: expected --kv-method full, found {}", plan->name());
+    return fmt::format("drafts are verified by full attention: expected --kv full, found {}", plan->name());
   return std::string(impl_->forward->no_drafts_reason());
 }
 

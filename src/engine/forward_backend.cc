@@ -17,7 +17,7 @@ void check_device_options(const EngineOptions& options) {
   constexpr std::int32_t kLeastTokens = 256, kMaxSequences = 64;
   if (options.max_batched_tokens < kLeastTokens)
     fail(ErrorKind::kOption,
-         "--deterministic with --device cuda: expected --max-batched-tokens of at least {}, found {}", kLeastTokens,
+         "--deterministic with --device cuda: expected --max-num-batched-tokens of at least {}, found {}", kLeastTokens,
          options.max_batched_tokens);
   if (options.max_sequences > kMaxSequences)
     fail(ErrorKind::kOption, "--deterministic with --device cuda: expected --max-num-seqs of at most {}, found {}",

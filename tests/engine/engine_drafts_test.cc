@@ -301,7 +301,7 @@ TEST(Speculation, RequestsThatAskForWhatCannotBeAreRefused) {
   EXPECT_EQ(drafter_of(*engine, SpeculationOptions{}, nullptr), nullptr) << "off";
   EXPECT_THAT(error_message(ErrorKind::kOption, [&] { drafter_of(*engine, options.speculation, plan.get()); }),
               testing::HasSubstr("speculative ngram:k=7,min=4: drafts are verified by full attention: expected "
-                                 "--kv-method full, found quest"));
+                                 "--kv full, found quest"));
   EXPECT_THAT(error_message(ErrorKind::kOption, [&] { check_speculation(*engine, plan.get()); }),
               testing::HasSubstr("found quest"));
   EXPECT_NO_THROW(check_speculation(*engine, nullptr));

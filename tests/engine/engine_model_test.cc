@@ -83,7 +83,7 @@ TEST(DeviceOptions, DeterministicAsksForStepsThatADeviceCanTake) {
   options.deterministic = true;
   EXPECT_NO_THROW(check_device_options(options));
   options.max_batched_tokens = 255;
-  EXPECT_THAT(message(options), ::testing::HasSubstr("--max-batched-tokens of at least 256, found 255"));
+  EXPECT_THAT(message(options), ::testing::HasSubstr("--max-num-batched-tokens of at least 256, found 255"));
   options.device = Device::kCpu;
   EXPECT_NO_THROW(check_device_options(options));
   options = {.device = Device::kCuda, .max_sequences = 65};

@@ -239,7 +239,7 @@ TEST(Run, DraftsGiveTheSameAnswerInFewerSteps) {
 
 TEST(Run, DraftsUnderAMethodAreRefused) {
   const Outcome refused = ask({"-p", kDocument, "--speculative", "ngram", "--kv-method", "quest"});
-  EXPECT_THAT(refused.err, testing::HasSubstr("expected --kv-method full, found quest"));
+  EXPECT_THAT(refused.err, testing::HasSubstr("expected --kv full, found quest"));
   EXPECT_NE(refused.code, 0);
 }
 
